@@ -1,0 +1,143 @@
+"""All settings, their defaults, and what can be wrong with them. Defaults live here and nowhere else."""
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from chrono_beat.core.errors import MisconfiguredError, Problem
+
+MAX_PARTITIONS = 4096
+MAX_LANES = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The settings of one deployment (Django's ``CHRONO_BEAT`` in lower case).
+
+    Args:
+        redis_url: where the streams live; ``redis://``, ``rediss://`` or ``unix://``.
+        key_prefix: first part of every Redis key.
+        partitions: slices of the due index; fixed at the first migrate.
+        lanes: slices of the Redis key space; fixed at the first migrate.
+        horizon: seconds that are claimed ahead and held in the wheel.
+        look_ahead_every: seconds between two scans of the due index.
+        claim_batch: jobs claimed in one transaction.
+        publish_batch: executions published in one script call.
+        lease_ttl: seconds a delivery's lease lasts without renewal.
+        renew_every: seconds between two renewals.
+        partition_lease_ttl: seconds a partition's lease lasts without renewal.
+        partition_renew_every: seconds between two renewals of partitions.
+        skew_margin: seconds taken off every deadline that is worked out from another server's clock.
+        start_window: seconds from draw within which a delivery must begin (protocol rule 10).
+        reap_cap: reaps of one execution before it is dead-lettered.
+        reap_every: seconds between two looks for expired leases.
+        record_batch: outcomes recorded in one transaction.
+        default_pool: name of the Celery queue that is drawn for jobs without a pool of their own.
+        max_payload: bytes of args and kwargs together.
+        allowed_tasks: shell-style patterns of task names that jobs may run.
+        default_tenant: tenant of jobs that name none.
+        retention_days: days for which finished executions are kept.
+        wiring: dotted name of the composition root.
+    """
+
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    key_prefix: str = "chrono"
+    partitions: int = 64
+    lanes: int = 1
+    horizon: float = 60.0
+    look_ahead_every: float = 1.0
+    claim_batch: int = 1000
+    publish_batch: int = 250
+    lease_ttl: float = 60.0
+    renew_every: float = 20.0
+    partition_lease_ttl: float = 5.0
+    partition_renew_every: float = 1.0
+    skew_margin: float = 0.5
+    start_window: float = 2.0
+    reap_cap: int = 5
+    reap_every: float = 1.0
+    record_batch: int = 1000
+    default_pool: str = "chrono"
+    max_payload: int = 262_144
+    allowed_tasks: tuple[str, ...] = ("*",)
+    default_tenant: str = "default"
+    retention_days: int = 30
+    wiring: str = "chrono_beat_django.wiring"
+
+
+NAMES = tuple(f.name.upper() for f in fields(Config))
+_AT_LEAST = {
+    "partitions": 1, "lanes": 1, "horizon": 1, "look_ahead_every": 0.05, "claim_batch": 1, "publish_batch": 1, "lease_ttl": 1,
+    "renew_every": 0.1, "partition_lease_ttl": 1, "partition_renew_every": 0.1, "skew_margin": 0, "start_window": 0.1,
+    "reap_cap": 1, "reap_every": 0.05, "record_batch": 1, "max_payload": 1, "retention_days": 1,
+}
+_AT_MOST = {"partitions": MAX_PARTITIONS, "lanes": MAX_LANES, "horizon": 600, "publish_batch": 1000, "claim_batch": 10_000}
+_RELATIONS = (
+    ("renew_every", "lease_ttl", 0.5, "a lease must outlive at least one failed renewal"),
+    ("partition_renew_every", "partition_lease_ttl", 0.5, "a partition's lease must outlive at least one failed renewal"),
+    ("skew_margin", "partition_lease_ttl", 0.5, "the margin must leave most of the partition's lease for publishing"),
+    ("look_ahead_every", "horizon", 0.5, "the look-ahead must come round well before the horizon runs out"),
+    ("start_window", "lease_ttl", 0.5, "a delivery must begin well before its lease ends"),
+)
+
+
+def _type_problem(name: str, value: object, default: object) -> str | None:
+    if isinstance(default, tuple):
+        ok = isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, str) and v for v in value)
+        return None if ok else "must be a list of one or more texts"
+    if isinstance(default, str):
+        return None if isinstance(value, str) and value else "must be a text that is not empty"
+    wanted: tuple[type, ...] = (int,) if isinstance(default, int) else (int, float)
+    if not isinstance(value, wanted) or isinstance(value, bool):
+        return "must be a whole number" if wanted == (int,) else "must be a number of seconds"
+    return None
+
+
+def find_problems(settings: Mapping[str, Any]) -> list[Problem]:
+    """Return everything that is wrong with a ``CHRONO_BEAT`` mapping; an empty list where it can work.
+
+    Args:
+        settings: upper-case names to values; what is absent has its default.
+    """
+    if not isinstance(settings, Mapping):
+        return [Problem("CHRONO_BEAT", "must be a dict of settings")]
+    problems: list[Problem] = []
+    values: dict[str, Any] = {f.name: f.default for f in fields(Config)}
+    for key, value in settings.items():
+        name = str(key).lower()
+        if str(key) not in NAMES:
+            near = difflib.get_close_matches(str(key).upper(), NAMES, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(NAMES)}"
+            problems.append(Problem(str(key), f"unknown setting{hint}", "unknown"))
+            continue
+        wrong = _type_problem(name, value, values[name])
+        if wrong:
+            problems.append(Problem(str(key), wrong))
+            continue
+        values[name] = value
+        low, high = _AT_LEAST.get(name), _AT_MOST.get(name)
+        if low is not None and not value >= low:
+            problems.append(Problem(str(key), f"must be at least {low}"))
+        if high is not None and value > high:
+            problems.append(Problem(str(key), f"must be at most {high}"))
+    if not problems:
+        for small, large, share, why in _RELATIONS:
+            if values[small] > values[large] * share:
+                limit = values[large] * share
+                problems.append(Problem(small.upper(), f"must be at most {limit:g} ({share:g} of {large.upper()}): {why}"))
+    return problems
+
+
+def load(settings: Mapping[str, Any]) -> Config:
+    """Build the Config of a ``CHRONO_BEAT`` mapping.
+
+    Raises:
+        MisconfiguredError: something in it can't work; the message lists every problem.
+    """
+    problems = find_problems(settings)
+    if problems:
+        raise MisconfiguredError("CHRONO_BEAT: " + "; ".join(f"{p.field}: {p.message}" for p in problems))
+    values: dict[str, Any] = {key.lower(): tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
+    return Config(**values)

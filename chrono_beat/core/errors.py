@@ -1,0 +1,70 @@
+"""The typed errors of chrono_beat: each names what is wrong, where, and the mend."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class ChronoError(Exception):
+    """The root of all errors that chrono_beat raises on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with one input field.
+
+    Args:
+        field: name of the field as the caller wrote it, e.g. ``"expression"`` or ``"kwargs"``.
+        message: what is wrong and how to mend it, one sentence or two.
+        code: stable machine word for the kind of problem, e.g. ``"invalid"``, ``"unknown"``, ``"too_large"``.
+    """
+
+    field: str
+    message: str
+    code: str = "invalid"
+
+
+class InvalidInput(ChronoError, ValueError):
+    """Input was refused; nothing was written.
+
+    Args:
+        problems: everything that was found wrong, at least one entry.
+    """
+
+    def __init__(self, *problems: Problem) -> None:
+        if not problems:
+            raise ValueError("InvalidInput needs at least one problem")
+        self.problems: tuple[Problem, ...] = problems
+        super().__init__("; ".join(f"{p.field}: {p.message}" for p in problems))
+
+    @property
+    def field(self) -> str:
+        """The field of the first problem."""
+        return self.problems[0].field
+
+
+class NotFound(ChronoError, LookupError):
+    """What was named does not exist (or belongs to another tenant, which must look the same)."""
+
+
+class Conflict(ChronoError):
+    """The row changed since it was read, or a name is taken."""
+
+
+class StoreUnavailable(ChronoError):
+    """The database could not be reached or broke off; the transaction left nothing behind."""
+
+
+class QueueUnavailable(ChronoError):
+    """Redis could not be reached; what was asked may or may not have happened there."""
+
+
+class IllegalTransition(ChronoError):
+    """A row was to be moved in a way that the table of transitions does not have."""
+
+
+class MisconfiguredError(ChronoError, ValueError):
+    """The settings can't work; the message lists every problem."""
+
+
+class NotYetVoidedWarning(UserWarning):
+    """The edit is committed, but Redis could not be told yet: the promise of prompt control starts when it is."""

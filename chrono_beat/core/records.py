@@ -1,0 +1,398 @@
+"""The values that travel along the path: what is read from the due index, claimed, published, drawn and recorded.
+
+They are named tuples, since a burst makes 100,000 of them. Instants are ``…_us``: microseconds since the epoch, UTC; a
+length of time has its unit in its name; an optional number is None where absent.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+MISFIRE_POLICIES = ("skip", "latest", "all")
+CONCURRENCY_POLICIES = ("forbid", "allow", "replace")
+IDEMPOTENT = ("unknown", "yes", "no")
+SCHEDULE_KINDS = ("cron", "interval", "once", "celery")
+
+
+class Content(NamedTuple):
+    """What is to be run, and how: all that a message and its publish need of a job.
+
+    Args:
+        tenant: slug of the tenant.
+        name: the job's name.
+        task: name of the Celery task.
+        args: JSON array, as text, byte for byte as it was saved.
+        kwargs: JSON object, as text, byte for byte as it was saved.
+        headers: JSON object of further message headers, as text; "" for none.
+        pool: the job's own pool, else its tenant's, else "" (the default pool).
+        priority: 0 (first) to 9.
+        soft_limit_seconds: soft time limit of the task; None for none.
+        max_duration_seconds: hard bound of one run.
+        expires_after_seconds: how long after its first due_at an occurrence may still start; None for ever.
+        concurrency: one of CONCURRENCY_POLICIES.
+        key_scope: "occurrence" or "attempt": which id the target gets as its idempotency key.
+    """
+
+    tenant: str
+    name: str
+    task: str
+    args: str
+    kwargs: str
+    headers: str
+    pool: str
+    priority: int
+    soft_limit_seconds: float | None
+    max_duration_seconds: float | None
+    expires_after_seconds: float | None
+    concurrency: str
+    key_scope: str
+
+
+class DueJob(NamedTuple):
+    """A row of the due index whose next run lies before the look-ahead's end."""
+
+    job_id: str
+    partition: int
+    next_run_us: int
+    version: int
+    schedule_kind: str
+    expression: str
+    timezone: str
+    start_us: int | None
+    end_us: int | None
+    anchor_us: int | None
+    spread_seconds: int
+    misfire: str
+    misfire_cap: int | None
+    grace_seconds: float | None
+    content: Content
+
+
+class Occurrence(NamedTuple):
+    """One execution row that a claim writes: state "scheduled", or "missed" with how many instants it stands for."""
+
+    scheduled_us: int
+    due_us: int
+    state: str = "scheduled"
+    missed_count: int = 0
+    first_missed_us: int | None = None
+
+
+class Claim(NamedTuple):
+    """The claim of one due job: it holds only if epoch, next run and version are still what was read.
+
+    Args:
+        job_id, partition, version, next_run_us: as read from the due index.
+        epoch: the fencing number under which the claimant owns the partition.
+        new_next_run_us: the first instant that is not claimed by this; None where nothing is left.
+        occurrences: rows to write, oldest first. An occurrence whose row exists already and is open is taken over in place
+            (new version, this epoch); one that has ended is left alone.
+        content: copied into history fields (tenant, name).
+    """
+
+    job_id: str
+    partition: int
+    version: int
+    next_run_us: int
+    epoch: int
+    new_next_run_us: int | None
+    occurrences: Sequence[Occurrence]
+    content: Content
+
+
+class ScheduledExecution(NamedTuple):
+    """An execution row in state "scheduled", held by a dispatcher's epoch, with what its message needs."""
+
+    execution_id: str
+    job_id: str
+    partition: int
+    scheduled_us: int
+    due_us: int
+    first_due_us: int
+    attempt: int
+    retries: int
+    kind: str
+    version: int
+    content: Content
+
+
+class PublishItem(NamedTuple):
+    """One execution on its way into a tenant's stream.
+
+    Args:
+        execution_id, job_id, tenant, version, attempt, kind: as in the row.
+        pool: name of the pool, never empty.
+        priority: 0 (first) to 9.
+        due_us: nobody may read it before.
+        expires_us: from this instant on it must not start any more; None for never.
+        concurrency: "forbid" or "allow".
+        payload: the Celery message, a JSON document in UTF-8.
+    """
+
+    execution_id: str
+    job_id: str
+    tenant: str
+    version: int
+    attempt: int
+    kind: str
+    pool: str
+    priority: int
+    due_us: int
+    expires_us: int | None
+    concurrency: str
+    payload: bytes
+
+
+# What the publish script says of one item.
+PUBLISHED, ALREADY, SKIPPED, WAITING, VOIDED, EARLY = "published", "already", "skipped", "waiting", "voided", "early"
+
+
+class PublishResult(NamedTuple):
+    """What became of a publish call.
+
+    Args:
+        refused: "" where the call was carried out; else why all of it was refused: "deadline" (after valid_until),
+            "generation" (the lane has another one: empty the wheel, load it anew) or "quarantine" (try again later).
+        replies: a word for each item, in order: PUBLISHED; ALREADY (a copy or its outcome is there); SKIPPED (overlap, the
+            outcome was appended); WAITING (in the lock's queue); VOIDED (an older version than the job's void);
+            EARLY (Redis' clock has not reached due_us: nothing was done, try again).
+        now_us: Redis' clock.
+    """
+
+    refused: str
+    replies: Sequence[str]
+    now_us: int
+
+
+class LaneState(NamedTuple):
+    """What Redis knows of a lane: generation None where its key is missing."""
+
+    generation: int | None
+    replication_id: str
+    opened_replication_id: str
+    quarantine_until_us: int
+    now_us: int
+
+
+class LaneRecord(NamedTuple):
+    """What the database knows of a lane."""
+
+    lane: int
+    generation: int
+    replication_id: str
+    began_us: int
+
+
+class Delivery(NamedTuple):
+    """An execution handed to one worker, under lease."""
+
+    execution_id: str
+    job_id: str
+    tenant: str
+    pool: str
+    token: str
+    deliveries: int
+    drawn_us: int
+    lease_expires_us: int
+    payload: bytes
+
+
+class Hold(NamedTuple):
+    """A worker's claim to a delivery: which execution, under which token (``generation.counter``)."""
+
+    execution_id: str
+    token: str
+
+
+# How a delivery ended, as the worker tells it.
+RAN_OK, RAN_FAILED, RAN_TIMEOUT, RAN_RETRY, RAN_REVOKED, RAN_LOST, RAN_REJECTED = (
+    "succeeded", "failed", "timeout", "retry", "revoked", "lost", "rejected",
+)
+
+
+class Settlement(NamedTuple):
+    """The end of a delivery.
+
+    Args:
+        hold: which delivery.
+        result: one of RAN_…; "lost" hands it back as a reap (same execution id, next delivery), "rejected" is a message that
+            no task here can run (reason "invalid").
+        detail: JSON-able facts: ``{"error": {"type", "message", "traceback"}, "runtime_ms", "replaced"}``.
+    """
+
+    hold: Hold
+    result: str
+    detail: Mapping[str, Any]
+
+
+SETTLED, DONE, REFUSED = "settled", "done", "refused"      # counted now; this very outcome was counted before; stale token
+
+
+class Reaped(NamedTuple):
+    """An expired lease that was found: requeued, or capped (its last outcome "reap_cap" was appended)."""
+
+    execution_id: str
+    job_id: str
+    tenant: str
+    worker: str
+    reaps: int
+    capped: bool
+
+
+class Outcome(NamedTuple):
+    """An entry of a lane's outcome stream, in the order it was appended.
+
+    Args:
+        entry_id: the stream entry.
+        lane: where it stands.
+        generation: the lane's generation when it was appended.
+        event: "started", "skipped", "expired", "voided" or one of RAN_… or "reap_cap".
+        execution_id, job_id, tenant, version: which execution.
+        token: of the delivery; "" where there was none.
+        worker: name of the worker; "" where there was none.
+        at_us: Redis' clock.
+        deliveries: how often it was handed out so far.
+        detail: facts of the event: ``error``, ``runtime_ms``, ``blocked_by`` (skipped), ``retry`` (RAN_RETRY: countdown_us or
+            eta_us, args, kwargs as texts, max_retries).
+    """
+
+    entry_id: str
+    lane: int
+    generation: int
+    event: str
+    execution_id: str
+    job_id: str
+    tenant: str
+    version: int
+    token: str
+    worker: str
+    at_us: int
+    deliveries: int
+    detail: Mapping[str, Any]
+
+
+class RetryPolicy(NamedTuple):
+    """A job's policy for plain failures.
+
+    Args:
+        max_attempts: attempts in all; 1 is "no automatic retry".
+        explicit: whether it was set on the job; only then it also ends what the task's own retry asks for.
+        base_seconds, factor, maximum_seconds, jitter: delay before attempt n + 1 is min(maximum, base × factor^(n−1)) ± jitter.
+    """
+
+    max_attempts: int
+    explicit: bool
+    base_seconds: float
+    factor: float
+    maximum_seconds: float
+    jitter: float
+
+
+class OpenExecution(NamedTuple):
+    """What the recorder must know of a row to decide about its end."""
+
+    execution_id: str
+    job_id: str
+    tenant: str
+    partition: int
+    scheduled_us: int
+    first_due_us: int
+    attempt: int
+    retries: int
+    state: str
+    version: int
+    retry: RetryPolicy
+
+
+class Start(NamedTuple):
+    """A running delivery to be written into its row."""
+
+    execution_id: str
+    started_us: int
+    worker: str
+    deliveries: int
+
+
+class Ending(NamedTuple):
+    """A terminal state to be written into an open row.
+
+    Args:
+        execution_id: which row.
+        state: one of lifecycle.TERMINAL.
+        reason: one of lifecycle.REASONS, or "".
+        finished_us: Redis' clock at the end.
+        worker: where it ran, "" for nowhere.
+        deliveries: how often it was handed out.
+        error: short text for people: type, message, tail of the traceback; "" for none.
+        if_version: where not None the row must still have this version (skips and cancels, protocol rule 11).
+        if_generation: where not None the lane must still have this generation in the database (likewise).
+        lane: the lane of if_generation.
+    """
+
+    execution_id: str
+    state: str
+    reason: str
+    finished_us: int
+    worker: str
+    deliveries: int
+    error: str
+    if_version: int | None = None
+    if_generation: int | None = None
+    lane: int = 0
+
+
+class NewAttempt(NamedTuple):
+    """The next attempt, written in the transaction that ends the one before it, and only if that one was open.
+
+    Args:
+        after: execution id of the attempt that failed.
+        attempt: its number + 1.
+        retries: what the task will read as ``request.retries``.
+        due_us: when it may be read.
+        args, kwargs: JSON texts where they differ from the job's, else None.
+    """
+
+    after: str
+    attempt: int
+    retries: int
+    due_us: int
+    args: str | None = None
+    kwargs: str | None = None
+
+
+class RecordResult(NamedTuple):
+    """What a record transaction did: ids of rows that ended now; of those whose outcome came too late or did not fit."""
+
+    ended: Sequence[str]
+    ignored: Sequence[str]
+
+
+class PartitionLease(NamedTuple):
+    """A partition as the database has it; owner "" for nobody; offered: its owner asks others to take it."""
+
+    partition: int
+    owner: str
+    epoch: int
+    expires_us: int
+    offered: bool
+
+
+class TenantLimits(NamedTuple):
+    """What the draw must know of a tenant."""
+
+    tenant: str
+    weight: int
+    max_running: int
+    paused: bool
+    changed_us: int
+
+
+class WorkerReport(NamedTuple):
+    """A live worker: what it draws and what it can run."""
+
+    worker: str
+    pools: Sequence[str]
+    tasks: Sequence[str]
+    concurrency: int
+    pool_class: str
+    seen_us: int

@@ -1,0 +1,226 @@
+"""What the services need from a database and from Redis: two protocols, no code.
+
+``JobStore`` is kept by ``chrono_beat_django.store`` and ``chrono_beat.testing.memory_jobs``; ``QueueStore`` by
+``chrono_beat.redis.queue`` and ``chrono_beat.testing.memory_queue``. One contract suite each (``tests/contract``) holds for
+all of them. A lost race is a return value; a broken connection is StoreUnavailable or QueueUnavailable.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from chrono_beat.core.records import (
+    Claim,
+    Delivery,
+    DueJob,
+    Ending,
+    Hold,
+    LaneRecord,
+    LaneState,
+    NewAttempt,
+    OpenExecution,
+    Outcome,
+    PartitionLease,
+    PublishItem,
+    PublishResult,
+    Reaped,
+    RecordResult,
+    ScheduledExecution,
+    Settlement,
+    Start,
+    TenantLimits,
+    WorkerReport,
+)
+
+
+class JobStore(Protocol):
+    """The database: schedules, execution rows, partitions. Each method is one transaction; all of it or nothing is visible."""
+
+    def now_us(self) -> int:
+        """Return the database's clock (not the transaction's start)."""
+
+    # -- partitions -------------------------------------------------------------------------------------------------
+
+    def join(self, member: str, lease_us: int) -> list[str]:
+        """Write the member's heartbeat, valid for *lease_us*; return all live members that are not leaving, sorted."""
+
+    def leave(self, member: str, *, gone: bool) -> None:
+        """Mark a member as leaving (it still fires what it owns), or, with *gone*, remove it."""
+
+    def partitions(self) -> list[PartitionLease]:
+        """Return every partition with its owner, by number."""
+
+    def take_partitions(self, member: str, wanted: Iterable[int], lease_us: int) -> dict[int, int]:
+        """Take those of *wanted* that nobody holds, whose lease has run out, that are offered, or that are already the member's
+        own; raise their epoch by one. Returns {partition: new epoch} of what was taken."""
+
+    def renew_partitions(self, member: str, epochs: Mapping[int, int], lease_us: int) -> set[int]:
+        """Prolong leases; returns the partitions that are still the member's under that epoch."""
+
+    def offer_partitions(self, member: str, epochs: Mapping[int, int]) -> None:
+        """Ask others to take these partitions; the member goes on until they do."""
+
+    def release_partitions(self, member: str, epochs: Mapping[int, int]) -> None:
+        """Give up partitions at once; their epoch stays."""
+
+    # -- lanes ------------------------------------------------------------------------------------------------------
+
+    def lane(self, lane: int) -> LaneRecord:
+        """Return a lane's generation; a lane that has no row yet gets one with generation 0."""
+
+    def raise_generation(self, lane: int, seen: int, replication_id: str) -> LaneRecord:
+        """Raise a lane's generation by one if it still is *seen*; returns the record as it then is."""
+
+    def may_be_running(self, lane: int, lanes: int) -> bool:
+        """Say whether an open execution row of the lane's tenants was due before now."""
+
+    # -- claim ------------------------------------------------------------------------------------------------------
+
+    def due_jobs(self, partitions: Sequence[int], until_us: int, limit: int) -> list[DueJob]:
+        """Return jobs of these partitions with next_run <= until, oldest first within a partition, at most *limit* in all.
+        A range scan of (partition, next_run_at). Paused and quarantined jobs have no next run and are not in it."""
+
+    def claim(self, member: str, claims: Sequence[Claim]) -> list[ScheduledExecution]:
+        """Carry out a batch of claims in one transaction: advance next_run, write the execution rows.
+
+        A claim whose epoch, next_run or version is no longer what was read changes nothing; the others go on.
+
+        Returns:
+            What was claimed and may go into the wheel (rows in state scheduled only), held by the claims' epochs.
+        """
+
+    def quarantine(self, job_id: str, version: int, reason: str) -> bool:
+        """Take a job that can't be planned out of the due index with a visible reason; False if its version has moved on."""
+
+    def load_scheduled(self, epochs: Mapping[int, int], until_us: int, limit: int) -> list[ScheduledExecution]:
+        """Take rows in state scheduled of these partitions, due until then, that no or a lower epoch holds; mark them as held by
+        the given epoch (only while the partition still has it). Rows older than their job's version, and rows whose
+        cancellation was asked for, are left alone. Oldest first."""
+
+    def forget_holds(self, epochs: Mapping[int, int]) -> None:
+        """Let go of all scheduled rows held under these epochs (the wheel was emptied), so that load_scheduled finds them."""
+
+    def mark_queued(self, published: Sequence[tuple[str, int]]) -> int:
+        """Move rows from scheduled to queued, with the instant of publishing (execution id, µs); returns how many moved."""
+
+    # -- record -----------------------------------------------------------------------------------------------------
+
+    def open_executions(self, execution_ids: Sequence[str]) -> dict[str, OpenExecution]:
+        """Return those of the rows that exist and are open, by id."""
+
+    def record(
+        self, starts: Sequence[Start], endings: Sequence[Ending], attempts: Sequence[NewAttempt],
+    ) -> RecordResult:
+        """Write starts, endings and next attempts in one transaction. Every update names the states it may leave; a next attempt
+        is written only if the attempt before it ended by this very call."""
+
+    # -- keeping ----------------------------------------------------------------------------------------------------
+
+    def superseded(self, partitions: Sequence[int], limit: int) -> list[tuple[str, str, str, int]]:
+        """Return (execution id, job id, tenant, job's version or a very large number if it is gone) of open rows not running
+        that nobody may publish any more: due, older than their job's version, and next_run has passed them or the job is
+        paused or gone (protocol rule 8)."""
+
+    def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
+        """Return the limits of tenants changed since then (0: all that differ from the defaults)."""
+
+    def keep(self, now_us: int, retention_us: int, limit: int) -> int:
+        """Make room: prepare the coming days' partitions where the engine has them, remove finished rows past retention, at most
+        *limit*; returns how many rows went."""
+
+
+class QueueStore(Protocol):
+    """Redis: streams, leases, locks, outcomes. Each method that names a lane is one script call on that lane's slot."""
+
+    def now_us(self) -> int:
+        """Return Redis' clock."""
+
+    def lane_state(self, lane: int) -> LaneState:
+        """Return what Redis knows of the lane."""
+
+    def open_lane(self, lane: int, generation: int, replication_id: str, quarantine_us: int) -> bool:
+        """Open the lane under a new generation: remove every copy, marker, lease and lock that has an execution row, keep
+        unrecorded outcomes and plain tasks; False if the lane already has this generation or a later one."""
+
+    # -- dispatcher's side ------------------------------------------------------------------------------------------
+
+    def publish(
+        self, lane: int, generation: int, valid_until_us: int, items: Sequence[PublishItem],
+    ) -> PublishResult:
+        """Publish a batch; idempotent by execution id. See PublishResult for the answers."""
+
+    def void(self, lane: int, job_id: str, version: int) -> None:
+        """From now on no copy of the job older than *version* is published or drawn."""
+
+    def end_voided(self, lane: int, execution_id: str, job_id: str, version: int) -> str:
+        """Drop the copy of an old version that no worker holds, free its lock and append the outcome "voided" (the audit's way to
+        end a row); returns "ended", "held" (a worker has it) or "done" (its outcome is on the way)."""
+
+    def set_tenants(self, lane: int, limits: Sequence[TenantLimits]) -> None:
+        """Tell the draw the limits of tenants; live at once, also lowered caps and pauses."""
+
+    def reap(self, lane: int, cap: int, limit: int) -> list[Reaped]:
+        """Requeue executions whose lease has run out, at the front of their tenant; past *cap* reaps append "reap_cap"."""
+
+    def read_outcomes(self, lane: int, reader: str, reader_lease_us: int, limit: int) -> list[Outcome] | None:
+        """Return the oldest outcomes, in stream order; None where another reader has the lane (one reads at a time)."""
+
+    def acknowledge(self, lane: int, outcomes: Sequence[Outcome]) -> None:
+        """Remove recorded outcomes; their tombstones go 60 s later."""
+
+    # -- worker's side ----------------------------------------------------------------------------------------------
+
+    def draw(self, lane: int, pool: str, credit: int, worker: str, lease_us: int) -> list[Delivery]:
+        """Draw up to *credit* executions of a pool by weighted fairness under caps, each with a lease and a token that grows.
+        Expired ones are dropped with an outcome, voided ones without; nothing is drawn in quarantine."""
+
+    def accept(self, lane: int, worker: str, holds: Sequence[Hold]) -> None:
+        """Append "started" for deliveries that the pool has accepted."""
+
+    def renew(self, lane: int, worker: str, holds: Sequence[Hold], lease_us: int) -> list[str]:
+        """Prolong leases; returns the execution ids for which a newer grant exists."""
+
+    def settle(self, lane: int, worker: str, settlements: Sequence[Settlement]) -> list[str]:
+        """End deliveries: check token, remove the entry, release lease, slot and lock, append the outcome. A word each: SETTLED,
+        DONE (a replay of the same outcome), REFUSED (not the last grant)."""
+
+    def give_back(self, lane: int, worker: str, holds: Sequence[Hold]) -> int:
+        """Return deliveries that never began, to the front of their tenant; returns how many were the worker's."""
+
+    def store_retry(self, lane: int, hold: Hold, retry: Mapping[str, object]) -> bool:
+        """Keep what ``self.retry()`` asked for, until the delivery is settled; False if the hold is stale."""
+
+    def recover(self, lane: int, worker: str, held: Sequence[str]) -> int:
+        """Give back every lease of the worker that is not in *held* (a draw's reply was lost); returns how many."""
+
+    def still_held(self, lane: int, hold: Hold) -> bool:
+        """Say whether the hold is the last grant and its lease has not run out."""
+
+    # -- waking -----------------------------------------------------------------------------------------------------
+
+    def wait_for_work(self, lanes: Sequence[int], pools: Sequence[str], worker: str, timeout_seconds: float) -> list[str]:
+        """Block until a pool may have work, or a control message for the worker arrives; returns control messages (JSON texts).
+        An empty list: woken, or the time is over."""
+
+    def wake_worker(self, worker: str, lanes: Sequence[int], message: str = "") -> None:
+        """Wake one worker out of wait_for_work, with a control message or without."""
+
+    def wait_for_dispatch(self, timeout_seconds: float) -> bool:
+        """Block until someone calls wake_dispatchers, or the time is over; True if woken."""
+
+    def wake_dispatchers(self) -> None:
+        """Make the dispatchers look at the due index at once (a trigger, a new job)."""
+
+    # -- knowing ----------------------------------------------------------------------------------------------------
+
+    def report_worker(self, report: WorkerReport, ttl_us: int) -> None:
+        """Write a worker's heartbeat."""
+
+    def workers(self) -> list[WorkerReport]:
+        """Return the live workers."""
+
+    def backlog(self, lane: int, pool: str) -> dict[str, int]:
+        """Return {tenant: entries waiting} of a pool's ready and capped tenants."""
+
+    def server_facts(self) -> dict[str, str]:
+        """Return version, maxmemory policy, replication id and mode, for the doctor."""
