@@ -1,7 +1,7 @@
 """What ``manage.py check`` says of this deployment: settings that cannot work, and those that will hurt later.
 
-E001 a setting is unknown or impossible; E002 ``USE_TZ`` is off; E003 and E004 the numbers of partitions and lanes are not
-those of the database (these two ask it, so they run with ``check --database default`` and before ``migrate``);
+E001 a setting is unknown or impossible; E002 ``USE_TZ`` is off; E003 and E004 the numbers of partitions and lanes are
+not those of the database (these two ask it, so they run with ``check --database default`` and before ``migrate``);
 W001 an SQLite database that begins its transactions late.
 """
 from __future__ import annotations
@@ -96,6 +96,6 @@ def _layouts(alias: str, partitions: int, lanes: int) -> list[tuple[str, int, in
                 continue
             stored = model._default_manager.using(alias).count()
         except DatabaseError:
-            continue                                        # migrate and Django's own checks tell of a database that is away
+            continue                            # a database that is away is told of by migrate and Django's own checks
         found.append((setting, wanted, stored, number))
     return found
