@@ -1,0 +1,57 @@
+"""Fixtures that every kind of test may use: real servers, one of each for a test process.
+
+Zone data come from the package ``tzdata`` alone, so that a test sees the same transitions on every machine.
+"""
+
+import itertools
+import os
+import zoneinfo
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from chrono_beat.testing.servers import PostgresServer, RedisServer, ServerUnavailable
+
+zoneinfo.reset_tzpath(to=())
+
+
+def started(server):
+    """Start a server; where there is none, skip on a laptop and fail in continuous integration."""
+    try:
+        return server.start()
+    except ServerUnavailable as missing:
+        if os.environ.get("CI"):
+            pytest.fail(str(missing), pytrace=False)
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A real Redis. A test that stops, pauses or kills it must bring it back, or better start one of its own."""
+    server = started(RedisServer())
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def _redis_databases(redis_server: RedisServer) -> Iterator[int]:
+    # Number 0 is left alone: it is what a command without a number writes to.
+    return itertools.cycle(range(1, redis_server.databases))
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer, _redis_databases: Iterator[int]) -> str:
+    """The URL of an empty logical database. Each test gets the next one: a straggler of the last test writes elsewhere."""
+    url = redis_server.url_of(next(_redis_databases))
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    return url
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A real PostgreSQL without fsync. Tests make databases of their own with ``create_database``."""
+    server = started(PostgresServer(fsync=False))
+    yield server
+    server.stop()
