@@ -49,7 +49,11 @@ class Content(NamedTuple):
 
 
 class DueJob(NamedTuple):
-    """A row of the due index whose next run lies before the look-ahead's end."""
+    """A row of the due index whose next run lies before the look-ahead's end.
+
+    With *replan* the job was edited around the store (by SQL): nothing of it is due; compute its next run from now and
+    claim it without occurrences.
+    """
 
     job_id: str
     partition: int
@@ -66,6 +70,7 @@ class DueJob(NamedTuple):
     misfire_cap: int | None
     grace_seconds: float | None
     content: Content
+    replan: bool = False
 
 
 class Occurrence(NamedTuple):
