@@ -1,0 +1,1 @@
+"""chrono_beat's models, store, admin and commands for Django."""

@@ -1,0 +1,1 @@
+"""The database behind :class:`chrono_beat.ports.JobStore`."""
