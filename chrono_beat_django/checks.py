@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DatabaseError, connections, router
 
 from chrono_beat.core.config import find_problems
 from chrono_beat.core.errors import MisconfiguredError
-from chrono_beat_django import conf
+from chrono_beat_django import conf, models
 
 TAG = "chrono_beat"
 
@@ -59,8 +58,7 @@ def _late_transactions() -> Iterable[CheckMessage]:
 
 def _aliases() -> list[str]:
     """Return the aliases of the databases that our tables are written to."""
-    config = apps.get_app_config("chrono_beat_django")
-    return sorted({router.db_for_write(model) for model in config.get_models()})
+    return sorted({router.db_for_write(model) for model in (models.Tenant, models.Job, models.Execution)})
 
 
 @register(Tags.database, TAG)
@@ -74,28 +72,27 @@ def check_layout(databases: Sequence[str] | None = None, **_: object) -> list[Ch
     except MisconfiguredError:
         return []                                           # check_settings says it
     found: list[CheckMessage] = []
-    for alias in set(databases or ()) & set(_aliases()):
-        for setting, wanted, stored, number in _layouts(alias, config.partitions, config.lanes):
-            if stored and stored != wanted:
+    for alias in sorted(set(databases or ()) & set(_aliases())):
+        stored = _deployment(alias)
+        if stored is None:
+            continue
+        for setting, wanted, fixed, number in (
+            ("PARTITIONS", config.partitions, stored.partitions, 3), ("LANES", config.lanes, stored.lanes, 4),
+        ):
+            if fixed != wanted:
                 found.append(Error(
-                    f"{conf.SETTING}: {setting} is {wanted}, but the database was migrated with {stored}",
-                    hint=f"Set {setting} to {stored} in every process; it is fixed by the first migrate.",
+                    f"{conf.SETTING}: {setting} is {wanted}, but the database was migrated with {fixed}",
+                    hint=f"Set {setting} to {fixed} in every process; it is fixed by the first migrate.",
                     id=f"chrono_beat.E{number:03}",
                 ))
     return found
 
 
-def _layouts(alias: str, partitions: int, lanes: int) -> list[tuple[str, int, int, int]]:
-    """Return (setting, number in the settings, number in the database or 0 where not migrated, number of the check)."""
-    models = apps.get_app_config("chrono_beat_django")
-    found = []
-    for setting, wanted, name, number in (("PARTITIONS", partitions, "Partition", 3), ("LANES", lanes, "Lane", 4)):
-        model = models.get_model(name)
-        try:
-            if model._meta.db_table not in connections[alias].introspection.table_names():
-                continue
-            stored = model._default_manager.using(alias).count()
-        except DatabaseError:
-            continue                            # a database that is away is told of by migrate and Django's own checks
-        found.append((setting, wanted, stored, number))
-    return found
+def _deployment(alias: str) -> models.Deployment | None:
+    """Return what the first migrate fixed; None before it, and where the database is away (others tell of that)."""
+    try:
+        if models.Deployment._meta.db_table not in connections[alias].introspection.table_names():
+            return None
+        return models.Deployment.objects.using(alias).first()
+    except DatabaseError:
+        return None
