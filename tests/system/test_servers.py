@@ -31,9 +31,11 @@ def eventually(condition, seconds=GONE_WITHIN_SECONDS):
 
 def is_gone(pid):
     try:
-        # A zombie that nobody has waited for is gone, too.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+        os.kill(int(pid), 0)
+        # A zombie that nobody has waited for is gone, too. It is seen as one on Linux only.
+        stat = Path(f"/proc/{pid}/stat")
+        return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    except (ProcessLookupError, FileNotFoundError):
         return True
 
 
