@@ -1,9 +1,9 @@
 """What is stored: tenants, jobs, executions, and who owns which slice of the due index.
 
-Every column has its default in the database too, so that a row put in by SQL needs no more than what it is about. Jobs and
-executions name their tenant (and executions their job) in plain text: history outlives deletion, and the tables may live in
-different databases. Dispatchers, recorders and the audit write through :mod:`chrono_beat_django.store` alone; an edit of a
-job raises ``version``, and a trigger does so for edits that go around the store.
+Every column has its default in the database too, so that a row put in by SQL needs no more than what it is about. Jobs
+and executions name their tenant (and executions their job) in plain text: history outlives deletion, and the tables may
+live in different databases. Dispatchers, recorders and the audit write through :mod:`chrono_beat_django.store` alone; an
+edit of a job raises ``version``, and a trigger does so for edits that go around the store.
 """
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Tenant(models.Model):
     slug = models.SlugField(primary_key=True, max_length=63)
     name = models.CharField(max_length=255, blank=True, **_both(""))
     weight = models.PositiveIntegerField(
-        validators=[MinValueValidator(1), MaxValueValidator(1000)], help_text="Share of the workers among tenants with work.",
-        **_both(1))
+        validators=[MinValueValidator(1), MaxValueValidator(1000)],
+        help_text="Share of the workers among tenants with work.", **_both(1))
     max_running = models.PositiveIntegerField(help_text="Executions that may run at the same time.", **_both(20))
     pool = models.CharField(max_length=100, blank=True, help_text="Celery queue of jobs that name none.", **_both(""))
     max_jobs = models.PositiveIntegerField(**_both(10_000))
     create_rate = models.FloatField(help_text="Jobs created per second, in the long run.", **_both(100.0))
     failure_threshold = models.FloatField(
-        null=True, blank=True, help_text="Share of failures (0 to 1) from which on retries are held back; empty for never.")
+        null=True, blank=True, help_text="Share of failures (0 to 1) from which on retries are held back; empty: never.")
     retries_paused_until = _instant()
     paused = models.BooleanField(**_both(False))
     pause_count = models.PositiveIntegerField(editable=False, **_both(0))
@@ -93,8 +93,8 @@ class JobQuerySet(models.QuerySet["Job"]):
 class Job(models.Model):
     """A stored definition: schedule, target, policies, tenant.
 
-    ``next_run_at`` is the due index: null when paused, quarantined or over. ``replan`` asks the claim to compute the next
-    run anew from now instead of firing.
+    ``next_run_at`` is the due index: null when paused, quarantined or over. ``replan`` asks the claim to compute the
+    next run anew from now instead of firing.
     """
 
     id = models.UUIDField(primary_key=True, default=new_job_id, editable=False)
@@ -223,8 +223,8 @@ class Execution(models.Model):
         indexes = [
             models.Index(fields=["partition", "due_at"], name="chrono_execution_open",
                          condition=models.Q(state__in=lifecycle.OPEN)),
-            # What no wheel holds: retries, manual runs, what a dead dispatcher left. Claimed rows never enter it, so the
-            # scan of each second costs one descent a day's table and not one a partition.
+            # What no wheel holds: retries, manual runs, what a dead dispatcher left. Claimed rows never enter it, so
+            # the scan of each second costs one descent a day's table and not one a partition.
             models.Index(fields=["due_at"], name="chrono_execution_free",
                          condition=models.Q(state=lifecycle.SCHEDULED, holder_epoch=0)),
             models.Index(fields=["tenant", "state", "finished_at"], name="chrono_execution_ended",

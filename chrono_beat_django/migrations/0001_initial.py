@@ -1,11 +1,12 @@
 """The first tables. On PostgreSQL executions are partitioned by the day of scheduled_at from the start."""
 import datetime
 
-import chrono_beat_django.models
 import django.core.validators
 import django.db.models.functions.datetime
 import django.utils.timezone
 from django.db import migrations, models
+
+import chrono_beat_django.models
 
 
 class CreateByDay(migrations.CreateModel):
@@ -62,7 +63,7 @@ class Migration(migrations.Migration):
                 ('number', models.PositiveIntegerField(primary_key=True, serialize=False)),
                 ('generation', models.BigIntegerField(db_default=0, default=0)),
                 ('replication_id', models.CharField(blank=True, db_default='', default='', max_length=100)),
-                ('began_at', models.DateTimeField(db_default=datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc), default=datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc))),
+                ('began_at', models.DateTimeField(db_default=datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC), default=datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC))),
             ],
             options={
                 'db_table': 'chrono_lane',
@@ -76,7 +77,7 @@ class Migration(migrations.Migration):
                 ('owner', models.CharField(blank=True, db_default='', default='', max_length=255)),
                 ('epoch', models.BigIntegerField(db_default=0, default=0)),
                 ('loaded_epoch', models.BigIntegerField(db_default=0, default=0)),
-                ('expires_at', models.DateTimeField(db_default=datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc), default=datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc))),
+                ('expires_at', models.DateTimeField(db_default=datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC), default=datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC))),
                 ('offered', models.BooleanField(db_default=False, default=False)),
             ],
             options={
@@ -94,7 +95,7 @@ class Migration(migrations.Migration):
                 ('pool', models.CharField(blank=True, db_default='', default='', help_text='Celery queue of jobs that name none.', max_length=100)),
                 ('max_jobs', models.PositiveIntegerField(db_default=10000, default=10000)),
                 ('create_rate', models.FloatField(db_default=100.0, default=100.0, help_text='Jobs created per second, in the long run.')),
-                ('failure_threshold', models.FloatField(blank=True, help_text='Share of failures (0 to 1) from which on retries are held back; empty for never.', null=True)),
+                ('failure_threshold', models.FloatField(blank=True, help_text='Share of failures (0 to 1) from which on retries are held back; empty: never.', null=True)),
                 ('retries_paused_until', models.DateTimeField(blank=True, null=True)),
                 ('paused', models.BooleanField(db_default=False, default=False)),
                 ('pause_count', models.PositiveIntegerField(db_default=0, default=0, editable=False)),
@@ -213,7 +214,7 @@ class Migration(migrations.Migration):
                 'db_table': 'chrono_job',
                 'ordering': ['tenant', 'name'],
                 'indexes': [models.Index(condition=models.Q(('next_run_at__isnull', False)), fields=['partition', 'next_run_at'], name='chrono_job_due'), models.Index(condition=models.Q(('finished_at__isnull', False)), fields=['finished_at'], name='chrono_job_finished')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('finished_at__isnull', True)), fields=('tenant', 'name'), name='chrono_job_name'), models.CheckConstraint(condition=models.Q(('next_run_at__gte', datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)), ('next_run_at__lt', datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.timezone.utc))), name='chrono_job_next_run_at_range'), models.CheckConstraint(condition=models.Q(('start_at__gte', datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)), ('start_at__lt', datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.timezone.utc))), name='chrono_job_start_at_range'), models.CheckConstraint(condition=models.Q(('end_at__gte', datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)), ('end_at__lt', datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.timezone.utc))), name='chrono_job_end_at_range'), models.CheckConstraint(condition=models.Q(('anchor_at__gte', datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)), ('anchor_at__lt', datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.timezone.utc))), name='chrono_job_anchor_at_range')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('finished_at__isnull', True)), fields=('tenant', 'name'), name='chrono_job_name'), models.CheckConstraint(condition=models.Q(('next_run_at__gte', datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC)), ('next_run_at__lt', datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC))), name='chrono_job_next_run_at_range'), models.CheckConstraint(condition=models.Q(('start_at__gte', datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC)), ('start_at__lt', datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC))), name='chrono_job_start_at_range'), models.CheckConstraint(condition=models.Q(('end_at__gte', datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC)), ('end_at__lt', datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC))), name='chrono_job_end_at_range'), models.CheckConstraint(condition=models.Q(('anchor_at__gte', datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC)), ('anchor_at__lt', datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC))), name='chrono_job_anchor_at_range')],
             },
         ),
         migrations.CreateModel(
