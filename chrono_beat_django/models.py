@@ -1,9 +1,9 @@
 """What is stored: tenants, jobs, executions, and who owns which slice of the due index.
 
 Every column has its default in the database too, so that a row put in by SQL needs no more than what it is about. Jobs
-and executions name their tenant (and executions their job) in plain text: history outlives deletion, and the tables may
-live in different databases. Dispatchers, recorders and the audit write through :mod:`chrono_beat_django.store` alone; an
-edit of a job raises ``version``, and a trigger does so for edits that go around the store.
+and executions name their tenant (and executions their job) in plain text: history outlives deletion, and the tables
+may live in different databases. Dispatchers, recorders and the audit write through :mod:`chrono_beat_django.store`
+alone; an edit of a job raises ``version``, and a trigger does so for edits that go around the store.
 """
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Tenant(models.Model):
     max_jobs = models.PositiveIntegerField(**_both(10_000))
     create_rate = models.FloatField(help_text="Jobs created per second, in the long run.", **_both(100.0))
     failure_threshold = models.FloatField(
-        null=True, blank=True, help_text="Share of failures (0 to 1) from which on retries are held back; empty: never.")
+        null=True, blank=True,
+        help_text="Share of failures (0 to 1) from which on retries are held back; empty: never.")
     retries_paused_until = _instant()
     paused = models.BooleanField(**_both(False))
     pause_count = models.PositiveIntegerField(editable=False, **_both(0))
