@@ -42,7 +42,7 @@ def _redis_databases(redis_server: RedisServer) -> Iterator[int]:
 
 @pytest.fixture
 def redis_url(redis_server: RedisServer, _redis_databases: Iterator[int]) -> str:
-    """The URL of an empty logical database, for each test the next one: a straggler of the last test writes elsewhere."""
+    """The URL of an empty logical database, for each test the next one: a straggler of the last writes elsewhere."""
     url = redis_server.url_of(next(_redis_databases))
     with redis.Redis.from_url(url) as client:
         client.flushdb()
