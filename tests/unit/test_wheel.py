@@ -6,7 +6,7 @@ import tracemalloc
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chrono_beat.core.wheel import BACK_STEP_TICKS, MAX_HUSKS, RING_BITS, TICK_US, TimerWheel, _Ring
@@ -42,6 +42,11 @@ class SortedModel:
         serials = [serial for _, serial in due]
         self.waiting = {key: entry for key, entry in self.waiting.items() if entry[1] not in set(serials)}
         return serials
+
+
+def stored_entries(wheel: TimerWheel[int]) -> list[tuple[int, str, int]]:
+    slots = [slot for ring in wheel._rings for slot in ring.slots]
+    return [entry for entries in (wheel._ripe, *wheel._beyond.values(), *slots) for entry in entries]
 
 
 # Fires exactly when due ------------------------------------------------------------------------------------------
@@ -170,8 +175,7 @@ def test_husks_of_cancelled_entries_are_bounded() -> None:
     for _ in range(20 * MAX_HUSKS):
         wheel.add("edited", EPOCH_US + HOUR_US, -1)
 
-    stored = sum(len(slot) for ring in wheel._rings for slot in ring.slots)
-    assert stored <= MAX_HUSKS + len(wheel) + 1
+    assert len(stored_entries(wheel)) <= MAX_HUSKS + len(wheel) + 1
     assert wheel.advance(EPOCH_US + HOUR_US) == [*range(10), -1]
 
 
@@ -310,6 +314,16 @@ OPERATIONS = st.one_of(
     max_husks=st.sampled_from([0, 2, MAX_HUSKS]),
     operations=st.lists(OPERATIONS, max_size=60),
 )
+@example(  # a far turn is entered, its entry moves to a ring
+    start_us=0,
+    max_husks=MAX_HUSKS,
+    operations=[("add", "job-0", 2 * HORIZON_US + 5 * SECOND_US), ("advance", None, 2 * HORIZON_US + SECOND_US)],
+)
+@example(  # a coarse slot with a husk is entered
+    start_us=0,
+    max_husks=MAX_HUSKS,
+    operations=[("add", "job-0", 5 * SECOND_US), ("cancel", "job-0", 0), ("advance", None, 3 * SECOND_US)],
+)
 def test_inv01_the_wheel_answers_like_a_sorted_list(
     start_us: int, max_husks: int, operations: list[tuple[str, object, int]]
 ) -> None:
@@ -332,6 +346,10 @@ def compare_with_model(start_us: int, operations: list[tuple[str, object, int]])
             assert operand is None or isinstance(operand, int)
             now_us += step_us
             assert wheel.advance(now_us, limit=operand) == model.advance(now_us, operand)
+            assert wheel._tick - now_us // TICK_US <= BACK_STEP_TICKS or now_us < 0
+        # What costs O(1) only as long as it holds: ripe means reached, and every husk is counted.
+        assert all(due_us // TICK_US <= wheel._tick for due_us, _, _ in wheel._ripe)
+        assert len(stored_entries(wheel)) == len(wheel) + wheel._husks
         assert len(wheel) == len(model.waiting)
         earliest_us = min((due_us for due_us, _ in model.waiting.values()), default=None)
         bound_us = wheel.next_due_us()
