@@ -1,0 +1,18 @@
+-- Note that the pool has accepted deliveries: append "started" for each, once.
+-- KEYS[1]  meta hash of the lane
+-- ARGV     per delivery: execution id, token
+-- Returns  how many were noted
+-- include: copies
+
+local noted = 0
+for i = 1, generation and #ARGV or 0, 2 do
+  local id, token = ARGV[i], ARGV[i + 1]
+  local x = load(id)
+  if x and x.state == 'r' and x.token == token and x.begun ~= token then
+    redis.call('HSET', base .. 'x:' .. id, 'begun', token)
+    x.retry = nil
+    append('started', id, x)
+    noted = noted + 1
+  end
+end
+return noted

@@ -1,0 +1,34 @@
+-- The audit's way to end a row of an old plan: void, drop the copy that no worker holds, append "voided" (rules 8 and 9).
+-- KEYS[1]  meta hash of the lane
+-- ARGV     execution id, job, version (every copy below it is void), tenant, how long to remember the void (ms)
+-- Returns  ended; held (a worker has it, or nobody can know: no generation, or quarantine); done (its outcome is on the way,
+--          or it has been published anew). The outcome carries the version given here: it means every row below it.
+-- include: endings
+
+local id, job, version, tenant = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+if not generation or now < quarantine_until then
+  return 'held'
+end
+local void = redis.call('GET', base .. 'void:' .. job)
+if not void or tonumber(void) <= tonumber(version) then
+  redis.call('SET', base .. 'void:' .. job, version, 'PX', ARGV[5])
+end
+
+local x = load(id)
+if x and x.state == 'r' then
+  return 'held'
+elseif x and (x.state == 's' or x.state == 'x' or tonumber(x.ver) >= tonumber(version)) then
+  return 'done'
+end
+x = x or {ver = '0', job = job, tenant = tenant}
+local ver = x.ver
+x.ver = version
+local outcome = append('voided', id, x)
+x.ver = ver
+remove_entry(id, x)
+if x.state == 'w' then
+  redis.call('LREM', base .. 'lockwait:' .. job, 0, id)
+end
+tombstone(id, x, 'x', outcome)
+unlock(id, x)                                         -- rule 9
+return 'ended'

@@ -1,0 +1,124 @@
+-- Included: all ways in which a copy ends, goes back to its queue, or passes its lock on.
+-- include: copies
+-- include: ready
+
+-- Lease, slot and ownership of a running execution are given up together.
+local function release_grant(id, x)
+  redis.call('ZREM', base .. 'lease', id)
+  redis.call('SREM', base .. 'own:' .. x.worker, id)
+  redis.call('SREM', base .. 'run:' .. x.tenant, id)
+  uncap(x.tenant)
+end
+
+-- A copy that must not run any more goes, without an outcome: only the audit ends its row. Where it was granted once, the
+-- marker stays, since the last grant may still settle (rule 14).
+local function forget(id, x)
+  remove_entry(id, x)
+  local key = base .. 'x:' .. id
+  if not x.token then
+    redis.call('DEL', key)
+  else
+    redis.call('HSET', key, 'state', 'v')
+    redis.call('HDEL', key, 'entry', 'front', 'payload', 'since', 'lock')
+    redis.call('PEXPIRE', key, DROPPED_TTL_MS)
+  end
+end
+
+-- End a copy that no worker holds, with an outcome. One whose body has begun on an earlier delivery did not expire: it is lost.
+local function conclude(id, x, event, detail)
+  if event == 'expired' and x.begun then
+    event, detail = 'lost', '{"expired": true}'
+  end
+  remove_entry(id, x)
+  tombstone(id, x, 'x', append(event, id, x, detail))
+end
+
+-- Rule 13: the first waiter that may still run gets the lock, and its place in its stream, in the script that frees the lock.
+local function unlock(id, x)
+  local lock = base .. 'lock:' .. x.job
+  if not x.lock or redis.call('GET', lock) ~= id then
+    return
+  end
+  while true do                                        -- ends: every turn takes one from the list
+    local waiter = redis.call('LPOP', base .. 'lockwait:' .. x.job)
+    if not waiter then
+      redis.call('DEL', lock)
+      return
+    end
+    local w = load(waiter)
+    if w and w.state == 'w' then
+      if voided(w) then
+        forget(waiter, w)
+      elseif expired(w) then
+        conclude(waiter, w, 'expired')
+      else
+        local key = base .. 'x:' .. waiter
+        redis.call('HDEL', key, 'payload', 'since')
+        redis.call('HSET', key, 'state', 'q', 'lock', '1', 'entry', add_entry(waiter, w, w.payload))
+        redis.call('SET', lock, waiter)
+        make_ready(w.pool, w.tenant, w.prio)
+        return
+      end
+    end
+  end
+end
+
+-- Rule 9: whoever drops a voided copy frees its lock in the same script.
+local function drop_voided(id, x)
+  forget(id, x)
+  unlock(id, x)
+end
+
+local function expire(id, x)
+  conclude(id, x, 'expired')
+  unlock(id, x)
+end
+
+-- A delivery goes back to the front of its tenant, under the same id. The lock stays with it.
+local function requeue(id, x)
+  local key = base .. 'x:' .. id
+  redis.call('HSET', key, 'state', 'q', 'front', '1')
+  redis.call('RPUSH', front_of(x), id)
+  release_grant(id, x)
+  make_ready(x.pool, x.tenant, x.prio)
+end
+
+-- Returned by its worker before it began: as if it had never been handed out, so its token counts for nothing.
+local function give_back(id, x)
+  redis.call('HSET', base .. 'x:' .. id, 'given', x.given - 1)
+  redis.call('HDEL', base .. 'x:' .. id, 'token')
+  if x.begun == x.token then
+    redis.call('HDEL', base .. 'x:' .. id, 'begun')
+  end
+  requeue(id, x)
+end
+
+-- End a delivery with its outcome (rule 2: a tombstone takes the marker's place).
+local function finish(id, x, result, detail)
+  if x.state == 'r' then
+    release_grant(id, x)
+  end
+  remove_entry(id, x)
+  tombstone(id, x, 's', append(result, id, x, detail))
+  unlock(id, x)
+end
+
+-- A worker is lost: back to the front, at most *cap* times (invariant 6). Where the body had already asked for a retry, that is
+-- how it ended. Returns the number of reaps so far and whether that was too often; 0 where a retry was found.
+local function reap(id, x, cap)
+  if x.retry then
+    finish(id, x, 'retry')
+    return 0, false
+  end
+  local reaps = (x.reaps or 0) + 1
+  if reaps > cap then
+    release_grant(id, x)
+    x.retry = nil
+    conclude(id, x, 'reap_cap')
+    unlock(id, x)
+    return reaps, true
+  end
+  redis.call('HSET', base .. 'x:' .. id, 'reaps', reaps)
+  requeue(id, x)
+  return reaps, false
+end

@@ -1,0 +1,30 @@
+-- Prolong leases. One that has run out and was requeued, but not granted again, is taken back: its body is running.
+-- KEYS[1]  meta hash of the lane
+-- ARGV     worker; lease (µs); then per delivery: execution id, token
+-- Returns  the execution ids for which a newer grant exists, or which the worker itself reported lost
+-- include: endings
+
+local worker, expires = ARGV[1], now + tonumber(ARGV[2])
+local lost = {}
+
+local function take_back(id, x)
+  redis.call('LREM', front_of(x), 1, id)
+  redis.call('HDEL', base .. 'x:' .. id, 'front')
+  redis.call('HSET', base .. 'x:' .. id, 'state', 'r', 'worker', worker)
+  redis.call('SADD', base .. 'run:' .. x.tenant, id)
+  redis.call('SADD', base .. 'own:' .. worker, id)
+end
+
+for i = 3, generation and #ARGV or 0, 2 do
+  local id, token = ARGV[i], ARGV[i + 1]
+  local x = load(id)
+  if x and (x.token ~= token or x.lost == token) then
+    lost[#lost + 1] = id
+  elseif x and (x.state == 'r' or x.state == 'q') then
+    if x.state == 'q' then
+      take_back(id, x)
+    end
+    redis.call('ZADD', base .. 'lease', expires, id)
+  end
+end
+return lost
