@@ -184,6 +184,14 @@ class QueueStore(Protocol):
         """End deliveries: check token, remove the entry, release lease, slot and lock, append the outcome. A word each: SETTLED,
         DONE (a replay of the same outcome), REFUSED (not the last grant)."""
 
+    def settle_and_draw(
+        self, lane: int, worker: str, settlements: Sequence[Settlement], pool: str, credit: int, lease_us: int,
+        accepted: Sequence[Hold] = (),
+    ) -> tuple[list[str], list[Delivery]]:
+        """Accept, settle and draw in this order, in one round trip; what is empty (credit 0) is left out. Not a
+        transaction: where the connection breaks, any of the three may have happened. Returns settle's words and
+        draw's deliveries."""
+
     def give_back(self, lane: int, worker: str, holds: Sequence[Hold]) -> int:
         """Return deliveries that never began, to the front of their tenant; returns how many were the worker's."""
 
