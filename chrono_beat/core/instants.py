@@ -27,26 +27,29 @@ the made-up run at its start.
 walls 02:00 to 03:00 are a gap. 02:30 lies in it, so the new stretch opens with a run at 03:00 EDT, 07:00Z.
 
 **Bound.** A search leaps over stretches in which nothing is named: to a day before the next named wall minute, since no
-zone is further than a day from UTC. Forty years of waiting cost a handful of stretches.
+zone is further than a day from UTC. Forty years of waiting cost a handful of stretches. A count costs by years: it
+counts wall minutes by months and puts right what each clock change adds or takes away. Far from today all years of one
+length and first weekday are alike, so each kind of year is counted once.
 
 **Weakness.** Instants are known from 0001-01-03 to the end of 9998; outside there are none.
 """
 from __future__ import annotations
 
+from calendar import monthrange
 from datetime import date
 from typing import NamedTuple
 
 from chrono_beat.core.calendar import DAY_SECONDS, Fields, WallCalendar
-from chrono_beat.core.zones import FIRST_SECOND, Change, Stretch, Timeline
+from chrono_beat.core.zones import FIRST_CHANGE_YEAR, FIRST_SECOND, RULES_YEAR, Change, Stretch, Timeline
 
 END_SECOND = (date(9999, 1, 1).toordinal() - 1) * DAY_SECONDS
 """The first UTC second (since 0001-01-01) that no run is looked for at: the beginning of 9999."""
 
+CYCLE_YEARS = 400
+"""Years after which the calendar repeats, weekdays included."""
+
 FURTHEST_SECONDS = DAY_SECONDS
 """No zone is further than this from UTC; Python's datetime guarantees it."""
-
-COUNT_SPAN_SECONDS = 10 * 366 * DAY_SECONDS
-"""A count looks at the clock changes of so much time before it asks whether the limit has been passed."""
 
 
 class Telling(NamedTuple):
@@ -67,6 +70,8 @@ class Instants:
         self.fields = fields
         self.timeline = timeline
         self.calendar = WallCalendar(fields)
+        self._years: dict[tuple[bool, int, int], int] = {}  # at most 28 entries
+        self._cycles: dict[bool, int] = {}
 
     def first_from(self, utc: int) -> int | None:
         """Return the first instant at or after *utc*, None if there is none."""
@@ -95,8 +100,15 @@ class Instants:
         start, end = max(start, FIRST_SECOND), min(end, END_SECOND)
         total = 0
         while start < end and total <= limit:
-            stop = min(end, start + COUNT_SPAN_SECONDS)
-            total += self._count(start, stop)
+            year = date.fromordinal(start // DAY_SECONDS + 1).year
+            stop = min(end, _opening(year + 1))
+            if start > _opening(year) or end < _opening(year + 1) or FIRST_CHANGE_YEAR <= year < RULES_YEAR:
+                total += self._count(start, stop)
+            elif year + CYCLE_YEARS < 10_000 and self._alike(year, end):
+                stop = _opening(year + CYCLE_YEARS)
+                total += self._count_cycle(year)
+            else:
+                total += self._count_year(year)
             start = stop
         return min(total, limit + 1)
 
@@ -132,7 +144,7 @@ class Instants:
     def made_up(self, change: Change) -> int | None:
         """Return the run that is made up at a gap's end, None if the change skips nothing that counts."""
         gap, end = change.at + change.before, change.at + change.after
-        if gap >= end or not self.fields.names_hours:
+        if not self.fields.names_hours or self.calendar.count(gap, end) <= 0:
             return None
         wall = self.calendar.next(gap)
         while wall is not None and wall < end:
@@ -186,17 +198,40 @@ class Instants:
 
     # Counting.
 
+    def _alike(self, year: int, end: int) -> bool:
+        """Tell whether 400 years from *year* on are wanted, and all lie before the first change or in the time of rules."""
+        last = year + CYCLE_YEARS
+        return end >= _opening(last) and (last <= FIRST_CHANGE_YEAR or year >= RULES_YEAR)
+
+    def _count_cycle(self, year: int) -> int:
+        """Count the instants of 400 years, after which weekdays, dates and rules begin anew."""
+        early = year < FIRST_CHANGE_YEAR
+        found = self._cycles.get(early)
+        if found is None:
+            found = self._cycles[early] = sum(map(self._count_year, range(year, year + CYCLE_YEARS)))
+        return found
+
+    def _count_year(self, year: int) -> int:
+        """Count the instants of a whole UTC year in which offsets follow a rule, or do not change at all.
+
+        Rules and day fields look at nothing but the length of the year and the weekday it begins with.
+        """
+        monday_based, _ = monthrange(year, 1)
+        key = (year < FIRST_CHANGE_YEAR, _opening(year + 1) - _opening(year), monday_based)
+        found = self._years.get(key)
+        if found is None:
+            found = self._years[key] = self._count(_opening(year), _opening(year + 1))
+        return found
+
     def _count(self, start: int, end: int) -> int:
         """Count by the wall clock, as if it ran evenly from *start* to *end*, then put every clock change right."""
         total = self.calendar.count(self._wall_reached(start), self._wall_reached(end))
         for change in self.timeline.changes_between(start - 60, end):
             old, new = change.at + change.before, change.at + change.after
-            if change.at > start:
-                if new > old:
-                    total -= self.calendar.count(old, new)
-                elif self.fields.ticks:
-                    total += self.calendar.count(new, old)
-            made_up = self.made_up(change)
+            named = self.calendar.count(old, new)  # below zero if the clock goes back
+            if named and change.at > start and (named > 0 or self.fields.ticks):
+                total -= named
+            made_up = self.made_up(change) if named > 0 else None
             if made_up is not None and start <= made_up < end and not self.calendar.names(made_up + change.after):
                 total += 1
         return total
@@ -205,3 +240,8 @@ class Instants:
         """Return the wall time up to which minutes have had their turn just before *utc*."""
         stretch = self.timeline.stretch_at(utc)
         return max(utc + stretch.offset, self._owned_from(stretch))
+
+
+def _opening(year: int) -> int:
+    """Return the first UTC second of a year."""
+    return (date(year, 1, 1).toordinal() - 1) * DAY_SECONDS

@@ -11,15 +11,16 @@ time in two), and a test walks the zone files to see that none comes closer.
 **Worked example.** Europe/London, 2026: looks on 27 and 31 March find 0 and 3600 seconds; 19 halvings later the change
 is known to be 2026-03-29T01:00:00Z.
 
-**Bound.** Changes are kept by blocks of 189 days, a block costs 42 looks (about 30 µs). From `PERIODIC_FROM` on only
-the closing rules of the zone files are in force, and they repeat with the Gregorian calendar every 400 years, which are
-773 blocks; so no zone has more than about 2,200 blocks.
+**Bound.** Changes are kept by blocks of 189 days, a block costs 42 looks (about 30 µs). Nobody had a change before
+`FIRST_CHANGE_YEAR`. From `RULES_YEAR` on only the closing rules of the zone files are in force, and they repeat with
+the Gregorian calendar every 400 years, which are 773 blocks; so no zone has more than about 1,400 blocks.
 """
 from __future__ import annotations
 
 import difflib
 import threading
 import zoneinfo
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
@@ -41,8 +42,18 @@ MAX_ZONES = 1_024
 BLOCK_SECONDS = 189 * 86_400
 BLOCKS_PER_CYCLE = 773
 PROBE_SECONDS = BLOCK_SECONDS // 42
-PERIODIC_FROM = (date(2500, 1, 1).toordinal() - 1) * 86_400 // BLOCK_SECONDS
-"""The block from which all zones follow their closing rule; explicit changes end in 2037, in 2087 at the latest."""
+
+FIRST_CHANGE_YEAR = 1800
+"""No zone changed its offset before this year; the first one did in 1844."""
+
+RULES_YEAR = 2100
+"""From this year on all zones follow their closing rule; explicit changes end in 2037, with a moon in 2087."""
+
+_FIRST_BLOCK = (date(FIRST_CHANGE_YEAR, 1, 1).toordinal() - 1) * 86_400 // BLOCK_SECONDS
+_RULES_BLOCK = (date(RULES_YEAR, 1, 1).toordinal() - 1) * 86_400 // BLOCK_SECONDS + 1
+_PROBE = timedelta(seconds=PROBE_SECONDS)
+_SECOND = timedelta(seconds=1)
+_HALVINGS = tuple(timedelta(seconds=1 << power) for power in range(18, -1, -1))
 
 FIRST_SECOND = 2 * 86_400
 """The first UTC second that is looked at, 0001-01-03: before it a local time may fall off the calendar."""
@@ -83,8 +94,7 @@ class Timeline:
     def offset_at(self, utc: int) -> int:
         """Return the offset from UTC in seconds at UTC second *utc*."""
         at = self._origin + timedelta(seconds=min(max(utc, FIRST_SECOND), _LAST_PROBE))
-        offset = self.zone.fromutc(at) - at  # one zone on both sides, so this compares the wall clocks
-        return offset.days * 86_400 + offset.seconds
+        return _whole_seconds(self.zone.fromutc(at) - at)  # one zone on both sides, so this compares the wall clocks
 
     def stretch_at(self, utc: int) -> Stretch:
         """Return the stretch that holds UTC second *utc*."""
@@ -109,35 +119,39 @@ class Timeline:
 
     def changes(self, block: int) -> tuple[Change, ...]:
         """Return the changes in a block of 189 days."""
-        cycles = max(0, (block - PERIODIC_FROM) // BLOCKS_PER_CYCLE)
+        cycles = max(0, (block - _RULES_BLOCK) // BLOCKS_PER_CYCLE)
         block -= cycles * BLOCKS_PER_CYCLE
         found = self._blocks.get(block)
         if found is None:
-            found = self._blocks[block] = tuple(self._look(block * BLOCK_SECONDS))
+            found = self._blocks[block] = tuple(self._look(block))
         if not cycles or not found:
             return found
         shift = cycles * BLOCKS_PER_CYCLE * BLOCK_SECONDS
         return tuple(Change(at + shift, before, after) for at, before, after in found)
 
-    def _look(self, start: int) -> list[Change]:
-        found = []
-        left = start - 1
-        before = self.offset_at(left)
-        for right in range(start - 1 + PROBE_SECONDS, start + BLOCK_SECONDS, PROBE_SECONDS):
-            after = self.offset_at(right)
+    def _look(self, block: int) -> Iterator[Change]:
+        if block < _FIRST_BLOCK:
+            return
+        # In datetimes rather than in seconds, because this is the one place where many offsets are looked up.
+        local = self.zone.fromutc
+        left = self._origin + timedelta(seconds=block * BLOCK_SECONDS - 1)
+        before = local(left) - left
+        for _ in range(BLOCK_SECONDS // PROBE_SECONDS):
+            right = left + _PROBE
+            after = local(right) - right
             if after != before:
-                found.append(Change(self._first_second(left, right, before), before, after))
+                last = left
+                for halving in _HALVINGS:
+                    middle = last + halving
+                    if middle < right and local(middle) - middle == before:
+                        last = middle
+                at = _whole_seconds(last + _SECOND - self._origin)
+                yield Change(at, _whole_seconds(before), _whole_seconds(after))
             left, before = right, after
-        return found
 
-    def _first_second(self, left: int, right: int, before: int) -> int:
-        while right - left > 1:
-            middle = (left + right) // 2
-            if self.offset_at(middle) == before:
-                left = middle
-            else:
-                right = middle
-        return right
+
+def _whole_seconds(length: timedelta) -> int:
+    return length.days * 86_400 + length.seconds
 
 
 _lock = threading.Lock()
