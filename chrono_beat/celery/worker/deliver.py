@@ -1,0 +1,173 @@
+"""Hands deliveries to the pool the way Celery does it with a broker's messages: through a strategy, in the right
+thread.
+
+The pool's structures, the timer and the worker's state belong to the thread of the event loop. So where there is one,
+the I/O thread puts deliveries into an inbox and writes a byte into a pipe that the loop watches. Not
+``hub.call_soon``: before kombu 5.7 it does not wake the loop out of its poll, and what is added from the loop's own
+thread waits for the next poll, a second.
+
+Without an event loop (gevent; a broker transport that has none) a thread of its own delivers, a greenlet under
+gevent, because its pool blocks when it is full, and the I/O thread must go on settling. The solo pool runs the body
+where it is delivered, so there it must be Celery's main thread, which looks for such calls at least every 2 s.
+"""
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from celery.exceptions import InvalidTaskError
+from kombu.exceptions import ContentDisallowed, DecodeError
+from kombu.serialization import prepare_accept_content
+
+from chrono_beat.celery.worker import endings, pools
+from chrono_beat.celery.worker.held import HeldDelivery
+from chrono_beat.celery.worker.message import LeasedMessage, Undecodable
+from chrono_beat.celery.worker.request import leased
+
+logger = logging.getLogger(__name__)
+
+PIPE_READ_BYTES = 4096
+
+
+class Deliverer:
+    """The inbox of one worker.
+
+    Args:
+        consumer: Celery's consumer.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        self._inbox: deque[HeldDelivery] = deque()
+        self._stale: deque[HeldDelivery] = deque()
+        self._closed = False
+        self._arrived = threading.Event()
+        self._pipe: tuple[int, int] | None = None
+        self._own_thread = consumer.hub is None and not _runs_inline(consumer.pool)
+        self.restart(consumer)
+        if consumer.hub is not None:
+            self._pipe = os.pipe()
+            for end in self._pipe:
+                os.set_blocking(end, False)
+        elif self._own_thread:
+            threading.Thread(target=self._run, name="chrono-deliver", daemon=True).start()
+
+    def restart(self, consumer: Any) -> None:
+        """Build strategies anew: they keep the event dispatcher of the connection that they were built under, and
+        after a reconnect events of ours would go nowhere."""
+        self._consumer = consumer
+        self._strategies: dict[str, Any] = {}
+        self._accept = prepare_accept_content(consumer.app.conf.accept_content)
+
+    def register(self, hub: Any) -> None:
+        """Let the event loop watch the pipe. Celery calls this at each start of the loop, which forgets its readers."""
+        if self._pipe is not None:
+            with contextlib.suppress(KeyError, ValueError, OSError):
+                hub.remove_reader(self._pipe[0])
+            hub.add_reader(self._pipe[0], self._on_readable, self._pipe[0])
+
+    def close(self) -> None:
+        """End the delivering thread."""
+        self._closed = True
+        self._arrived.set()
+
+    def put(self, helds: Sequence[HeldDelivery]) -> None:
+        """Take deliveries from the I/O thread."""
+        self._inbox.extend(helds)
+        self._notify()
+
+    def stop_stale(self, held: HeldDelivery) -> None:
+        """End the body of a delivery that went to somebody else; from the renewal thread."""
+        self._stale.append(held)
+        if self._pipe is not None:
+            self._notify()
+
+    def take_back(self) -> list[HeldDelivery]:
+        """Empty the inbox."""
+        taken = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._inbox.popleft())
+        return taken
+
+    def _notify(self) -> None:
+        if self._pipe is not None:
+            with contextlib.suppress(BlockingIOError):         # full: the loop has enough to wake up for
+                os.write(self._pipe[1], b"x")
+        elif self._own_thread:
+            self._arrived.set()
+        else:
+            self._consumer.call_soon(self.pump)
+
+    def _on_readable(self, fd: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(fd, PIPE_READ_BYTES)
+        self.pump()
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._arrived.wait()
+            self._arrived.clear()
+            self.pump()
+
+    def pump(self) -> None:
+        """Deliver what is in the inbox, in the order in which it was drawn."""
+        while self._stale:
+            held = self._stale.popleft()
+            if held.request is not None:
+                held.request.stop_stale(self._consumer.pool)
+        while self._inbox:
+            held = self._inbox.popleft()
+            try:
+                self._deliver(held)
+            except Exception as error:
+                logger.exception("chrono_beat: %s cannot be delivered", held.hold.execution_id)
+                held.end(*endings.rejected(error))
+
+    def _deliver(self, held: HeldDelivery) -> None:
+        """Do what Celery does with a message it received, with strategies that know of leases."""
+        consumer = self._consumer
+        try:
+            message = LeasedMessage(held, self._accept)
+        except Undecodable as error:
+            logger.error("chrono_beat: payload of %s is no message: %s", held.hold.execution_id, error)
+            held.end(*endings.rejected(error))
+            return
+        try:
+            strategy = self._strategy(held.task_name)
+        except KeyError as error:
+            consumer.on_unknown_task(None, message, error)
+            return
+        try:
+            strategy(message, None, message.ack_log_error, message.reject_log_error, consumer.on_task_message)
+        except (InvalidTaskError, ContentDisallowed) as error:
+            consumer.on_invalid_task(None, message, error)
+        except DecodeError as error:
+            consumer.on_decode_error(message, error)
+        if held.request is None and not held.ended:
+            raise RuntimeError(f"the Strategy of task {held.task_name} made no Request of the class it was given")
+
+    def _strategy(self, name: str) -> Any:
+        """Return the task's strategy with leased requests; made at first use, so that tasks registered later are
+        found."""
+        found = self._strategies.get(name)
+        if found is None:
+            task = self._consumer.app.tasks[name]
+            own = task.__dict__.get("Request")
+            task.Request = leased(task.Request)
+            try:
+                found = self._strategies[name] = task.start_strategy(self._consumer.app, self._consumer)
+            finally:
+                if own is None:
+                    del task.Request
+                else:
+                    task.Request = own
+        return found
+
+
+def _runs_inline(pool: Any) -> bool:
+    return not pools.is_prefork(pool) and type(pool).__module__.endswith("solo")

@@ -1,0 +1,382 @@
+"""The worker's dealings with Redis: one thread sends and draws, another waits for work.
+
+No other thread of the worker calls Redis to draw or settle; the hub's thread never waits for the network. What ends
+is put into ``_todo`` and the I/O thread is woken; it sends accepts, settlements and draws in one round trip. An
+operation stays in ``_todo`` until Redis has answered, and all of them may be repeated, so a broken connection loses
+nothing. A draw may not: its reply may be lost after it ran. Then ``recover`` gives back what Redis thinks this worker
+holds and the worker does not know of.
+
+Between the two threads stands a mode:
+
+    DRAW    there may be work: the I/O thread draws next
+    IDLE    the last draw left slots free: the other thread waits for the pools' wake tokens, and nobody polls
+    FULL    no free slot: it waits for control messages only, since a token it took would be missing to an idle worker
+
+Known weakness: a worker whose slots are filled by tasks of ordinary queues while it waits in IDLE takes one token
+that it cannot use. Idle workers then draw when their own wait is over, after WAIT_SECONDS at most.
+"""
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chrono_beat.celery.worker.held import HeldDelivery
+from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.records import REFUSED, Delivery, Settlement
+
+logger = logging.getLogger(__name__)
+
+WAIT_SECONDS = 5.0                  # longest wait for a token; then one draw in case a token was lost
+BUSY_LOOK_SECONDS = 0.1             # how often to look, without Redis, whether tasks of other queues have left a slot
+BACK_OFF_SECONDS = (0.2, 0.5, 1.0, 2.0)
+FLUSH_STEP_SECONDS = 0.01
+MAX_SETTLEMENTS = 500               # sent in one script call
+
+DRAW, IDLE, FULL = "draw", "idle", "full"
+ACCEPT, SETTLE, GIVE_BACK, FORGET = "accept", "settle", "give_back", "forget"
+
+
+@dataclass(slots=True)
+class _Operation:
+    kind: str
+    held: HeldDelivery
+    settlement: Settlement | None = None
+    not_before: float = 0.0
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened since the worker started, for ``inspect stats``."""
+
+    drawn: int = 0
+    given_back: int = 0
+    settled: int = 0
+    refused: int = 0
+    lost_leases: int = 0
+    connection_errors: int = 0
+
+
+@dataclass(slots=True)
+class _LaneWork:
+    accepts: list[_Operation] = field(default_factory=list)
+    settles: list[_Operation] = field(default_factory=list)
+    returns: list[_Operation] = field(default_factory=list)
+
+
+class WorkerIO:
+    """Draws, accepts, settles and gives back for one worker.
+
+    Args:
+        beat: the app's ChronoBeat, for settings and queue.
+        hostname: the worker's node name. A random part is added: a worker that was killed and its successor of the
+            same name must not take each other's leases for their own.
+        free_slots: returns how many more deliveries the pool can take, given how many of ours it has and how many of
+            these it has accepted.
+        pools: returns the names of the pools to draw from, as they are now.
+        deliver: takes drawn deliveries; called by the I/O thread.
+    """
+
+    def __init__(
+        self,
+        beat: Any,
+        hostname: str,
+        *,
+        free_slots: Callable[[int, int], int],
+        pools: Callable[[], Sequence[str]],
+        deliver: Callable[[Sequence[HeldDelivery]], None],
+    ) -> None:
+        self.worker = f"{hostname}#{secrets.token_hex(3)}"
+        self.queue = beat.queue
+        self.lanes = tuple(range(beat.config.lanes))
+        self.lease_us = round(beat.config.lease_ttl * 1_000_000)
+        self.counts = Counts()
+        self._free_slots, self._pools, self._deliver = free_slots, pools, deliver
+        self._held: dict[tuple[str, str], HeldDelivery] = {}
+        self._todo: deque[_Operation] = deque()
+        self._wake = threading.Event()
+        self._turn = threading.Condition()           # guards _mode and _waits_for
+        self._mode = DRAW
+        self._waits_for = ""
+        self._drawing = False
+        self._busy = False
+        self._in_doubt = False                       # a call broke off: what does Redis think we hold?
+        self._closed = False
+        self._first_pair = 0
+        self._told = 0                               # lost leases that were logged
+        self._threads: list[threading.Thread] = []
+
+    # -- called by the bootstep ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Draw, from now on or again."""
+        self._drawing = True
+        if not self._threads:
+            for name, target in (("chrono-io", self._run), ("chrono-wait", self._wait_for_work)):
+                # Daemons: they must not hold up a worker's exit; what is left to be sent is flushed at exit.
+                self._threads.append(threading.Thread(target=target, name=name, daemon=True))
+                self._threads[-1].start()
+        self._look_for_work()
+
+    def stop_drawing(self) -> None:
+        """Draw nothing more; a draw that is under way is given back when it returns. Callable from a signal handler."""
+        self._drawing = False
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Wait until everything that has ended was sent; False if the time was not enough."""
+        deadline = time.monotonic() + timeout_seconds
+        while self._todo or self._busy:
+            if time.monotonic() > deadline or not self._threads:
+                return False
+            self._wake.set()
+            time.sleep(FLUSH_STEP_SECONDS)
+        return True
+
+    def close(self) -> None:
+        """Let the threads end once nothing is held any more. A body that still runs in a thread of its own is
+        settled."""
+        self._drawing = False
+        self._closed = True
+        self._wake.set()
+        with self._turn:
+            self._turn.notify_all()
+
+    def held(self) -> list[HeldDelivery]:
+        """Return what this worker holds, as Redis sees it: also what has ended and was not sent yet."""
+        return list(self._held.values())             # one step for the interpreter: other threads change the dict
+
+    def find(self, execution_id: str, token: str | None) -> HeldDelivery | None:
+        """Return a held delivery."""
+        return self._held.get((execution_id, token or ""))
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was closed and holds nothing any more."""
+        return self._closed and not self._held
+
+    # -- called by deliveries, from any thread
+    # --------------------------------------------------------------------------
+
+    def accepted(self, held: HeldDelivery) -> None:
+        """Send "started" with the next call."""
+        self._add(_Operation(ACCEPT, held))
+
+    def settle(self, held: HeldDelivery, result: str, detail: Mapping[str, Any], after_seconds: float = 0.0) -> None:
+        """Send the end of a delivery, not before *after_seconds* have passed."""
+        not_before = time.monotonic() + after_seconds if after_seconds else 0.0
+        self._add(_Operation(SETTLE, held, Settlement(held.hold, result, detail), not_before))
+
+    def give_back(self, held: HeldDelivery) -> None:
+        """Return a delivery that never began."""
+        self._add(_Operation(GIVE_BACK, held))
+
+    def forget(self, held: HeldDelivery) -> None:
+        """Hold a delivery no longer, without a word to Redis: it is somebody else's."""
+        self._add(_Operation(FORGET, held))
+
+    def _add(self, operation: _Operation) -> None:
+        self._todo.append(operation)
+        self._wake.set()
+
+    # -- the I/O thread
+    # ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failures = 0
+        while not self.finished:
+            self._wake.wait(self._patience())
+            self._wake.clear()
+            self._busy = True
+            try:
+                self._cycle()
+                failures = 0
+            except QueueUnavailable as error:
+                self._in_doubt = True
+                self.counts.connection_errors += 1
+                if failures == 0:
+                    logger.warning("chrono_beat: Redis cannot be reached, running tasks go on: %s", error)
+                self._busy = False
+                time.sleep(BACK_OFF_SECONDS[min(failures, len(BACK_OFF_SECONDS) - 1)])
+                failures += 1
+                self._wake.set()
+            except Exception:
+                logger.exception("chrono_beat: the worker's I/O failed; it goes on")
+                self._in_doubt = True
+                time.sleep(BACK_OFF_SECONDS[-1])
+                self._wake.set()
+            finally:
+                self._busy = False
+
+    def _patience(self) -> float:
+        waiting = [operation.not_before for operation in list(self._todo)]
+        if waiting:
+            return min(WAIT_SECONDS, max(0.0, min(waiting) - time.monotonic()))
+        return BUSY_LOOK_SECONDS if self._others_fill_slots() else WAIT_SECONDS
+
+    def _others_fill_slots(self) -> bool:
+        """Whether the slots are full, some of them with tasks of other queues, whose end nobody tells us."""
+        if not self._drawing or self._mode != FULL:
+            return False
+        own, accepted = self._own_slots()
+        return self._free_slots(own, accepted) < self._free_slots(own, 10**9)
+
+    def _cycle(self) -> None:
+        if self.counts.lost_leases != self._told:
+            lost, self._told = self.counts.lost_leases - self._told, self.counts.lost_leases
+            logger.warning("chrono_beat: %d leases have passed to other deliveries", lost)
+        work = self._take_todo()
+        credit = self._credit() if self._mode != IDLE or self._in_doubt else 0
+        pairs = [(lane, pool) for lane in self.lanes for pool in self._pools()] if credit > 0 else []
+        if len(pairs) == 1 and not self._in_doubt and work.keys() <= {pairs[0][0]}:
+            drawn = self._send(pairs[0][0], work.get(pairs[0][0], _LaneWork()), pairs[0][1], credit)
+            self._after_draw(credit, drawn)
+            return
+        for lane, lane_work in work.items():
+            self._send(lane, lane_work)
+        if self._in_doubt:
+            self._recover()
+            credit = self._credit()
+            pairs = [(lane, pool) for lane in self.lanes for pool in self._pools()] if credit > 0 else []
+        self._after_draw(credit, self._draw_from(pairs, credit))
+
+    def _take_todo(self) -> dict[int, _LaneWork]:
+        """Take what can be sent now, by lane. What the sending does not get done puts itself back."""
+        work: dict[int, _LaneWork] = {}
+        now, later = time.monotonic(), []
+        for _ in range(len(self._todo)):
+            operation = self._todo.popleft()
+            lane_work = work.setdefault(operation.held.lane, _LaneWork())
+            if operation.not_before > now or len(lane_work.settles) >= MAX_SETTLEMENTS:
+                later.append(operation)
+            elif operation.kind == FORGET:
+                self._drop(operation.held)
+            else:
+                kinds = {ACCEPT: lane_work.accepts, SETTLE: lane_work.settles, GIVE_BACK: lane_work.returns}
+                kinds[operation.kind].append(operation)
+        self._todo.extendleft(reversed(later))
+        return {lane: part for lane, part in work.items() if part.accepts or part.settles or part.returns}
+
+    def _send(self, lane: int, work: _LaneWork, pool: str = "", credit: int = 0) -> int:
+        """Send a lane's operations, then draw; returns how many were drawn."""
+        try:
+            if work.returns:
+                self.queue.give_back(lane, self.worker, [operation.held.hold for operation in work.returns])
+                self.counts.given_back += len(work.returns)
+                self._drop(*(operation.held for operation in work.returns))
+                work.returns = []
+            accepts = [operation.held.hold for operation in work.accepts]
+            settlements = [operation.settlement for operation in work.settles]
+            words, deliveries = self.queue.settle_and_draw(
+                lane, self.worker, settlements, pool, credit, self.lease_us, accepts)
+        except BaseException:
+            self._todo.extendleft(reversed([*work.accepts, *work.settles, *work.returns]))
+            raise
+        self._note_settled(work.settles, words)
+        return self._receive(lane, deliveries)
+
+    def _note_settled(self, operations: Iterable[_Operation], words: Sequence[str]) -> None:
+        for operation, word in zip(operations, words, strict=True):
+            self._drop(operation.held)
+            if word == REFUSED:
+                self.counts.refused += 1
+                logger.warning("chrono_beat: outcome %r of %s refused: its lease had passed to another delivery",
+                               operation.settlement.result, operation.held.hold.execution_id)
+            else:
+                self.counts.settled += 1
+
+    def _drop(self, *helds: HeldDelivery) -> None:
+        for held in helds:
+            self._held.pop(tuple(held.hold), None)
+            held.release()
+
+    def _draw_from(self, pairs: Sequence[tuple[int, str]], credit: int) -> int:
+        """Share the credit over lanes and pools, beginning with another one each time; what one leaves, the others
+        get."""
+        self._first_pair += 1
+        turn = self._first_pair % len(pairs) if pairs else 0
+        waiting = [*pairs[turn:], *pairs[:turn]]
+        total = 0
+        while waiting and total < credit:
+            share, hungry = -(-(credit - total) // len(waiting)), []
+            for lane, pool in waiting:
+                asked = min(share, credit - total)
+                drawn = self._send(lane, _LaneWork(), pool, asked) if asked > 0 else 0
+                total += drawn
+                if asked > 0 and drawn == asked:
+                    hungry.append((lane, pool))
+            waiting = hungry
+        return total
+
+    def _receive(self, lane: int, deliveries: Sequence[Delivery]) -> int:
+        helds = [HeldDelivery(lane, delivery, self) for delivery in deliveries]
+        for held in helds:
+            self._held[tuple(held.hold)] = held      # before anybody hears of them: renewals and recovery go by this
+        self.counts.drawn += len(helds)
+        if not self._drawing:
+            for held in helds:
+                held.give_back()
+        elif helds:
+            self._deliver(helds)
+        return len(helds)
+
+    def _recover(self) -> None:
+        for lane in self.lanes:
+            found = self.queue.recover(lane, self.worker, [h.hold.execution_id for h in self.held() if h.lane == lane])
+            if found:
+                logger.warning("chrono_beat: %d deliveries whose draw was cut off were given back", found)
+        self._in_doubt = False
+
+    def _credit(self) -> int:
+        return max(0, self._free_slots(*self._own_slots())) if self._drawing else 0
+
+    def _own_slots(self) -> tuple[int, int]:
+        running = [held for held in self.held() if not held.ended]
+        return len(running), sum(held.accepted for held in running)
+
+    # -- who waits for what
+    # -----------------------------------------------------------------------------------------------
+
+    def _after_draw(self, credit: int, drawn: int) -> None:
+        """Decide what the waiting thread waits for, and get it out of a wait that no longer fits."""
+        with self._turn:
+            if self._mode != IDLE or credit:
+                self._mode = IDLE if drawn < credit else FULL
+            elif self._credit() == 0:
+                self._mode = FULL
+            waits_wrongly = self._waits_for not in ("", self._mode)
+            self._turn.notify_all()
+        if waits_wrongly and self._drawing:
+            self.queue.wake_worker(self.worker, self.lanes)
+
+    def _look_for_work(self) -> None:
+        with self._turn:
+            self._mode = DRAW
+        self._wake.set()
+
+    def _wait_for_work(self) -> None:
+        while not self.finished:
+            with self._turn:
+                while self._mode == DRAW and self._drawing:
+                    self._turn.wait(WAIT_SECONDS)
+                mode = self._waits_for = self._mode if self._drawing else FULL
+            try:
+                messages = self.queue.wait_for_work(
+                    self.lanes, self._pools() if mode == IDLE else (), self.worker, WAIT_SECONDS)
+            except QueueUnavailable:
+                messages = []
+                time.sleep(BACK_OFF_SECONDS[-1])     # the I/O thread reports it, and looks for work when it is over
+            except Exception:
+                logger.exception("chrono_beat: waiting for work failed; it goes on")
+                messages = []
+                time.sleep(BACK_OFF_SECONDS[-1])
+            with self._turn:
+                self._waits_for = ""
+            if mode == IDLE and self._drawing:
+                self._look_for_work()
+            for message in messages:
+                logger.debug("chrono_beat: no use for the control message %s", message)     # cancel has its place here

@@ -1,0 +1,74 @@
+"""A delivery in the appearance of a broker's message, so that Celery's own strategies, limits and events apply to
+it."""
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from kombu.message import Message
+
+from chrono_beat.celery.context import HEADER
+from chrono_beat.celery.worker import endings
+from chrono_beat.celery.worker.held import HeldDelivery
+
+
+class Undecodable(ValueError):
+    """The payload is no Celery message."""
+
+
+class _Channel:
+    """Where Celery sends acknowledgements.
+
+    An acknowledgement is not the outcome: with early acks it comes when the pool *accepts* a task. Letting lease and
+        lock go
+    there would open the cap and the overlap policy while the body runs. So it means nothing once there is a Request,
+    whose ending settles. Before that it says that no task here can run the message (unknown, malformed, not allowed).
+    """
+
+    no_ack_consumers = None
+
+    def __init__(self, held: HeldDelivery) -> None:
+        self.held = held
+
+    def basic_ack(self, delivery_tag: Any, multiple: bool = False) -> None:
+        self._refuse("the message could not be decoded")
+
+    def basic_reject(self, delivery_tag: Any, requeue: bool = False) -> None:
+        self._refuse("no task here can run the message")
+
+    def _refuse(self, why: str) -> None:
+        if self.held.request is None:
+            name = self.held.task_name
+            self.held.end(*endings.rejected(LookupError(f"{why}: {name}")))
+
+
+class LeasedMessage(Message):
+    """The message of a held delivery.
+
+    Args:
+        held: the delivery.
+        accept: content types that the app accepts.
+
+    Raises:
+        Undecodable: the payload is not the JSON document of a message.
+    """
+
+    def __init__(self, held: HeldDelivery, accept: Any) -> None:
+        delivery = held.delivery
+        try:
+            document = json.loads(delivery.payload)
+            headers, properties, body = dict(document["headers"]), dict(document["properties"]), document["body"]
+            if properties.get("body_encoding") == "base64":
+                body = base64.b64decode(body)
+            headers[HEADER] = {**headers[HEADER], "token": delivery.token, "deliveries": delivery.deliveries}
+        except (ValueError, TypeError, KeyError) as error:
+            raise Undecodable(f"{type(error).__name__}: {error}") from error
+        super().__init__(
+            body=body, channel=_Channel(held), delivery_tag=delivery.execution_id,
+            headers=headers, properties=properties,
+            content_type=document.get("content-type"), content_encoding=document.get("content-encoding"), accept=accept,
+            delivery_info={"exchange": "", "routing_key": delivery.pool, "redelivered": delivery.deliveries > 1},
+        )
+        held.task_name = str(headers.get("task", ""))
+        self.held = held

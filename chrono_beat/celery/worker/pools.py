@@ -1,0 +1,56 @@
+"""What differs between Celery's pools: how many slots there are, and whether a job can still be taken back."""
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+from chrono_beat.celery.worker.held import HeldDelivery
+
+
+def is_prefork(pool: Any) -> bool:
+    """Say whether bodies run in child processes, which can be killed one by one."""
+    return bool(getattr(pool, "uses_semaphore", False))
+
+
+def slots(controller: Any, pool: Any) -> int:
+    """Return how many bodies may run at once.
+
+    With autoscale that is its maximum: measured by the processes there are, work would never exceed them and the pool
+        never
+    grow. The broker's prefetch count says something else: it is a multiple of this, and tasks with an ETA raise it
+    further, so a worker that drew by it would hoard what others could run.
+    """
+    try:
+        return controller.max_concurrency or pool.num_processes or 0
+    except AttributeError:
+        return 0                                     # the pool is stopped
+
+
+def never_began(held: HeldDelivery, pool: Any) -> bool:
+    """Take the job back from the pool where that is possible; says whether its body has not begun and will not."""
+    if held.accepted or held.job is None:
+        return False
+    future = getattr(held.job, "f", None)
+    if isinstance(future, Future):
+        return future.cancel()                       # the threads pool's own shutdown would cancel it without a word
+    if is_prefork(pool) and getattr(pool, "flush", None):
+        # The flush before a stop has dropped what was not written to a child; what was written, the child will run.
+        return getattr(held.job, "_write_to", None) is None and not held.job._accepted
+    return False
+
+
+def keep(held: HeldDelivery, pool: Any) -> None:
+    """Let the pool hear of a job again that its flush dropped although a child has it.
+
+    The flush forgets every job that is not accepted, also one whose message was completely written: the child runs it
+        and
+    nobody listens. Its lease would be renewed until this worker ends, with a slot and a lock that nobody frees.
+    """
+    job = held.job
+    if held.accepted or job is None or not is_prefork(pool) or not getattr(pool, "flush", None):
+        return
+    writer = job._writer() if getattr(job, "_writer", None) else None
+    written = writer is None or writer.gi_frame is None
+    child = getattr(job, "_write_to", None)
+    if written and child is not None and child._is_alive():
+        job._cache.setdefault(job._job, job)

@@ -1,0 +1,133 @@
+"""The thread that renews leases and reports the worker, which no task body can hold up for long.
+
+It runs from the worker's start until the process ends: also while the pool is joined in a warm shutdown, which can
+take as long as the longest task, and while the broker is away. Stopping it in either would let leases of running
+bodies expire.
+
+Under gevent an ordinary thread is a greenlet, and a body that does not yield would stop the renewals. So the thread
+is a native one there, with a queue of its own, since a gevent socket belongs to the thread that made it. It neither
+logs nor sets events, which are gevent's as well; it sets ``HeldDelivery.lost``, and the I/O thread says so.
+
+Known weakness: code that holds the interpreter's lock (GIL) for longer than the lease stops this thread, too. Only
+prefork, where bodies are other processes, is safe from that.
+"""
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from chrono_beat.celery.worker.held import HeldDelivery
+from chrono_beat.celery.worker.io import WorkerIO
+from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.records import WorkerReport
+
+logger = logging.getLogger(__name__)
+
+REPORT_EVERY_SECONDS = 5.0
+REPORT_TTL_SECONDS = 15.0
+RETRY_SECONDS = 1.0
+NATIVE_STEP_SECONDS = 0.5        # a native thread beside gevent has no event to wait for
+MAX_HOLDS = 500                  # renewed in one script call
+
+
+class Renewer:
+    """Renews what a WorkerIO holds.
+
+    Args:
+        io: the worker's I/O.
+        beat: the app's ChronoBeat.
+        describe: returns pools, task names, concurrency and the pool's class, for the report.
+        on_lost: called with a delivery for which a newer grant exists; from this thread.
+    """
+
+    def __init__(
+        self,
+        io: WorkerIO,
+        beat: Any,
+        *,
+        describe: Callable[[], tuple[list[str], list[str], int, str]],
+        on_lost: Callable[[HeldDelivery], None],
+    ) -> None:
+        self._io, self._beat = io, beat
+        self._describe, self._on_lost = describe, on_lost
+        self._every = beat.config.renew_every
+        self._native = native_thread_starter()
+        self._ending = threading.Event()
+        self._started = False
+
+    def start(self) -> None:
+        """Renew from now on; a second call changes nothing."""
+        if self._started:
+            return
+        self._started = True
+        if self._native:
+            self._native(self._run, ())
+        else:
+            threading.Thread(target=self._run, name="chrono-renew", daemon=True).start()
+
+    def close(self) -> None:
+        """End with the last delivery."""
+        if not self._native:
+            self._ending.set()
+
+    def _run(self) -> None:
+        queue = self._beat.new_queue() if self._native else self._io.queue
+        next_renewal, next_report = time.monotonic() + self._every, time.monotonic()
+        while not self._io.finished:
+            now = time.monotonic()
+            if now >= next_renewal:
+                next_renewal = now + (self._every if self._try(self._renew, queue) else min(RETRY_SECONDS, self._every))
+            if now >= next_report:
+                next_report = now + (REPORT_EVERY_SECONDS if self._try(self._report, queue) else RETRY_SECONDS)
+            self._pause(min(next_renewal, next_report) - time.monotonic())
+
+    def _pause(self, seconds: float) -> None:
+        if self._native:
+            _native_sleep()(max(0.01, min(seconds, NATIVE_STEP_SECONDS)))
+        elif self._ending.wait(max(0.0, seconds)):
+            time.sleep(min(max(0.0, seconds), NATIVE_STEP_SECONDS))      # ending, but a body may still run
+
+    def _try(self, action: Callable[[Any], None], queue: Any) -> bool:
+        try:
+            action(queue)
+        except QueueUnavailable:
+            return False
+        except Exception:
+            if not self._native:
+                logger.exception("chrono_beat: a renewal failed; it goes on")
+            return False
+        return True
+
+    def _renew(self, queue: Any) -> None:
+        for lane in self._io.lanes:
+            helds = [held for held in self._io.held() if held.lane == lane and not held.lost]
+            for start in range(0, len(helds), MAX_HOLDS):
+                part = helds[start:start + MAX_HOLDS]
+                lost = queue.renew(lane, self._io.worker, [held.hold for held in part], self._io.lease_us)
+                for held in part:
+                    if held.hold.execution_id in lost:
+                        held.lost = True
+                        self._on_lost(held)
+
+    def _report(self, queue: Any) -> None:
+        pools, tasks, concurrency, pool_class = self._describe()
+        report = WorkerReport(self._io.worker, pools, tasks, concurrency, pool_class, queue.now_us())
+        queue.report_worker(report, round(REPORT_TTL_SECONDS * 1_000_000))
+
+
+def native_thread_starter() -> Callable[..., Any] | None:
+    """Return what starts a native thread where gevent has replaced threads by greenlets; else None."""
+    try:
+        from gevent import monkey
+    except ImportError:
+        return None
+    return monkey.get_original("_thread", "start_new_thread") if monkey.is_module_patched("threading") else None
+
+
+def _native_sleep() -> Callable[[float], None]:
+    from gevent import monkey
+
+    return monkey.get_original("time", "sleep")

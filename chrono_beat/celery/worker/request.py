@@ -1,0 +1,154 @@
+"""Celery's Request with a lease: every way in which a task can end is reported to the delivery it belongs to.
+
+Celery builds a subclass of a task's Request for each strategy, and that subclass *replaces* ``on_success`` and
+``execute_using_pool`` without calling ``super()``. A Request class of one's own would hear of failures and never of a
+success: leases would be renewed for ever, or expire and every successful task run again. So the mixin wraps the
+methods of every class that is derived from it, at the moment the class is made.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from celery.exceptions import TaskRevokedError
+from celery.utils.imports import symbol_by_name
+
+from chrono_beat.celery.worker import endings, pools
+from chrono_beat.celery.worker.held import HeldDelivery
+
+# A prefork child at its hard limit gets SIGTERM after the report, and SIGKILL 0.1 s later: until then its body may
+# still run, and the lock of its job must not be free.
+KILL_SECONDS = 0.25
+
+
+class LeasedRequest:
+    """Mixin in front of a Request class; its message is a LeasedMessage."""
+
+    held: HeldDelivery
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "execute_using_pool" in cls.__dict__:
+            cls.execute_using_pool = _leased_execute(cls.__dict__["execute_using_pool"])
+        if "on_success" in cls.__dict__:
+            cls.on_success = _leased_success(cls.__dict__["on_success"])
+
+    def __init__(self, message: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(message, *args, **kwargs)
+        self.held = message.held
+        self.held.request = self
+
+    def on_accepted(self, pid: Any, time_accepted: float) -> None:
+        self.held.accept()
+        super().on_accepted(pid, time_accepted)
+
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().on_failure(exc_info, *args, **kwargs)
+        finally:
+            result, detail = endings.failure(exc_info)
+            delay = KILL_SECONDS if result == endings.RAN_TIMEOUT else 0.0
+            self.held.end(result, detail, settle_after_seconds=delay)
+
+    def on_timeout(self, soft: bool, timeout: float) -> Any:
+        try:
+            return super().on_timeout(soft, timeout)
+        finally:
+            if not soft:                             # prefork has called on_failure before; gevent calls this alone
+                self.held.end(*endings.hard_timeout(timeout), settle_after_seconds=KILL_SECONDS)
+
+    def terminate(self, pool: Any, signal: Any = None) -> Any:
+        # Claimed first: gevent waits for the killed greenlet, which reports itself as successful.
+        return self._kill(endings.revoked("terminated"), lambda: super(LeasedRequest, self).terminate(pool, signal))
+
+    def cancel(self, pool: Any, *args: Any, **kwargs: Any) -> Any:
+        # A cold shutdown, or the loss of the broker: the body has begun, so the delivery goes back as a reap.
+        ending = endings.lost("the worker was told to end at once")
+        return self._kill(ending, lambda: super(LeasedRequest, self).cancel(pool, *args, **kwargs))
+
+    def _kill(self, ending: endings.Ending, kill: Callable[[], Any]) -> Any:
+        claimed = bool(self.time_start) and self.held.claim(*ending)
+        try:
+            return kill()
+        except NotImplementedError:                  # threads and solo cannot kill: the body goes on to its own end
+            if claimed:
+                self.held.unclaim()
+            raise
+
+    def _announce_revoked(self, reason: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super()._announce_revoked(reason, *args, **kwargs)
+        finally:
+            if self.time_start:
+                self.held.claim(*endings.revoked(reason))      # settled when the pool reports that the body is gone
+            else:
+                self.held.end(*endings.revoked(reason))
+
+    def _announce_cancelled(self, *args: Any, **kwargs: Any) -> Any:
+        # A cold shutdown cancels requests from its signal handler, before any bootstep hears of it: whoever went on
+        #     drawing
+        # would draw its own hand-backs, and they would die with the worker.
+        self.held.stop_drawing()
+        return super()._announce_cancelled(*args, **kwargs)
+
+    def _success_was_stored(self) -> Any:
+        # Celery 5.7 asks this of a task whose child is lost: it had ended, and its result is in the backend.
+        stored = super()._success_was_stored()
+        if stored:
+            self.held.claim(*endings.success(None))
+        return stored
+
+    def stop_stale(self, pool: Any) -> None:
+        """End the body of a delivery for which a newer grant exists, where single bodies can be killed.
+
+        Without a mark in the result backend: the result of the task id is now the newer delivery's.
+        """
+        if pools.is_prefork(pool) and self.time_start and not self.held.ended:
+            self._already_cancelled = True
+            pool.terminate_job(self.worker_pid)
+
+
+def _leased_execute(execute: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(execute)
+    def execute_using_pool(self: LeasedRequest, pool: Any, **kwargs: Any) -> Any:
+        held = self.held
+        if not held.begin():
+            raise TaskRevokedError(self.id)          # the worker frees the slot of the pool for this error
+        try:
+            job = execute(self, pool, **kwargs)
+        except TaskRevokedError:
+            raise
+        except BaseException as error:
+            if held.accepted:
+                held.hand_back(f"the pool broke off: {error!r}")
+            else:
+                held.give_back()
+            raise
+        held.job = job
+        return job
+
+    return execute_using_pool
+
+
+def _leased_success(on_success: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(on_success)
+    def wrapper(self: LeasedRequest, failed__retval__runtime: Any, **kwargs: Any) -> Any:
+        failed, retval, runtime = failed__retval__runtime
+        try:
+            return on_success(self, failed__retval__runtime, **kwargs)
+        finally:
+            if failed:
+                self.held.end(*endings.failure(retval))        # as on_failure has done, unless the exception ended that
+            elif failed is False and runtime is None:
+                # What gevent reports of a greenlet that was killed; a body that returned has the number 0 here.
+                self.held.end(*endings.lost("the greenlet was killed"))
+            else:
+                self.held.end(*endings.success(runtime))
+
+    return wrapper
+
+
+def leased(base: Any) -> type:
+    """Return the Request class *base* (a class, or its dotted name) with a lease."""
+    return type("ChronoRequest", (LeasedRequest, symbol_by_name(base)), {})

@@ -1,0 +1,154 @@
+"""A small Celery app whose workers the tests start; ``wiring.py`` is its composition root."""
+import json
+import os
+import time
+
+import redis
+from celery import Celery
+from celery.exceptions import Ignore, Reject
+
+from chrono_beat.celery import ChronoBeat
+from chrono_beat.celery.context import current
+
+app = Celery("proj")
+ChronoBeat(app, wiring="tests.celery.proj.wiring")
+app.config_from_object("tests.celery.proj.celeryconfig")
+
+STORE = redis.Redis.from_url(os.environ.get("CHRONO_TEST_URL", "redis://127.0.0.1:1/0"), decode_responses=True)
+JOURNAL = os.environ.get("CHRONO_TEST_PREFIX", "test") + "-journal"
+
+
+def note(event, **facts):
+    """Write what a body did where the test reads it."""
+    STORE.rpush(JOURNAL, json.dumps({"event": event, "pid": os.getpid(), **facts}))
+
+
+@app.task
+def add(x, y):
+    note("add", x=x)
+    return x + y
+
+
+@app.task
+def fail(message):
+    raise ValueError(message)
+
+
+@app.task(bind=True)
+def show(self, **kwargs):
+    mine = current()
+    note("show", job=mine.job_id, name=mine.job_name, tenant=mine.tenant, scheduled=mine.scheduled_at.isoformat(),
+         due=mine.due_at.isoformat(), attempt=mine.attempt, eid=mine.execution_id, key=mine.idempotency_key,
+         token=mine.token, held=mine.still_held(), cancelled=mine.cancelled, id=self.request.id,
+         retries=self.request.retries, header=self.request.chrono["eid"],
+         routed=self.request.delivery_info["routing_key"])
+
+
+@app.task
+def show_unbound():
+    show_nested()
+
+
+@app.task
+def show_nested():
+    note("nested", eid=current().execution_id if current() else None)
+
+
+@app.task(bind=True, max_retries=3)
+def again(self, x=0, *, countdown=7):
+    note("again", x=x, retries=self.request.retries)
+    raise self.retry(countdown=countdown, args=(x + 1,), kwargs={"countdown": countdown}, exc=KeyError("once more"))
+
+
+@app.task(autoretry_for=(OSError,), max_retries=5, retry_backoff=3, retry_jitter=False)
+def auto():
+    raise OSError("not now")
+
+
+@app.task(bind=True, max_retries=5)
+def retry_and_die(self):
+    if self.request.retries == 0:
+        self.retry(countdown=1, throw=False)
+        os.kill(os.getpid(), 9)
+
+
+@app.task
+def slow(name, seconds, step=0.05):
+    note("begin", name=name)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(step)
+    note("end", name=name, held=current().still_held() if current() else None)
+
+
+@app.task(acks_late=True, name="slow_late")
+def slow_late(name, seconds):
+    slow(name, seconds)
+
+
+@app.task
+def block(name, seconds):
+    """Hold the thread without letting any other greenlet run."""
+    note("begin", name=name)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        sum(range(1000))
+    note("end", name=name)
+
+
+@app.task(time_limit=1)
+def too_long(seconds):
+    note("begin", name="too_long")
+    time.sleep(seconds)
+    note("end", name="too_long")
+
+
+@app.task(soft_time_limit=0.5)
+def too_long_softly(seconds):
+    time.sleep(seconds)
+
+
+@app.task
+def die_once(name):
+    note("begin", name=name)
+    if STORE.incr(f"{JOURNAL}-{name}") == 1:
+        os.kill(os.getpid(), 9)
+    note("end", name=name)
+
+
+@app.task
+def leave():
+    raise SystemExit(3)
+
+
+@app.task(rate_limit="5/s")
+def limited(n):
+    note("limited", n=n)
+
+
+@app.task
+def ignore():
+    raise Ignore()
+
+
+@app.task
+def reject():
+    raise Reject("no good", requeue=False)
+
+
+@app.task(bind=True)
+def parent(self):
+    """Send children, one with all headers of its parent."""
+    plain.delay("child")
+    plain.apply_async(("copied",), headers=dict(self.request.headers))
+
+
+@app.task(bind=True)
+def replaced(self):
+    raise self.replace(plain.s("substitute"))
+
+
+@app.task(bind=True)
+def plain(self, name):
+    header = (self.request.headers or {}).get("chrono")
+    note("plain", name=name, header=header, current=current() is not None)
