@@ -1,0 +1,183 @@
+"""How an outcome ends its execution, and when a failed one is tried again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chrono_beat.core.policy import LONGEST_RETRY_US, MAX_ERROR_CHARACTERS, decide_end, error_text, retry_delay_seconds
+from chrono_beat.core.records import GONE_VERSION, Ending, NewAttempt, OpenExecution, Outcome, RetryPolicy, Start
+
+JOB = "00000000-0000-7000-8000-000000000001"
+ID = f"{JOB}:20260102T090000Z:1"
+AT = 1_767_344_460_000_000
+NO_JITTER = RetryPolicy(3, True, 30.0, 2.0, 3600.0, 0.0)
+DEFAULT = RetryPolicy(1, False, 30.0, 2.0, 3600.0, 0.2)
+
+
+def outcome(event, *, version=7, generation=4, **detail):
+    return Outcome("1-1", 2, generation, event, ID, JOB, "acme", version, "4.9", "w1", AT, 2, detail)
+
+
+def execution(retry=DEFAULT, *, attempt=1, retries=0, version=7):
+    then = AT - 60_000_000
+    return OpenExecution(ID, JOB, "acme", 3, then, then, attempt, retries, "running", version, retry)
+
+
+def decide(event, row=None, **changed):
+    return decide_end(row, outcome(event, **changed), AT + 5, lambda: 0.5)
+
+
+# -- the back-off -----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(
+    ("attempt", "expected"),
+    [(1, 30), (2, 60), (3, 120), (7, 1920), (8, 3600), (50, 3600), (100_000, 3600)],
+)
+def test_the_delay_doubles_up_to_the_maximum_and_does_not_overflow(attempt, expected):
+    assert retry_delay_seconds(NO_JITTER, attempt, lambda: 0.9) == expected
+
+
+@pytest.mark.parametrize(("chance", "expected"), [(0.0, 24.0), (0.5, 30.0), (0.999999999, 36.0)])
+def test_jitter_moves_the_delay_to_both_sides(chance, expected):
+    policy = NO_JITTER._replace(jitter=0.2)
+
+    assert retry_delay_seconds(policy, 1, lambda: chance) == pytest.approx(expected)
+
+
+@given(
+    base=st.floats(0, 1e6), factor=st.floats(0.1, 1e3), maximum=st.floats(0, 1e6), jitter=st.floats(0, 1),
+    attempt=st.integers(1, 1_000), chance=st.floats(0, 1, exclude_max=True),
+)
+def test_the_delay_keeps_its_bounds(base, factor, maximum, jitter, attempt, chance):
+    delay = retry_delay_seconds(RetryPolicy(9, True, base, factor, maximum, jitter), attempt, lambda: chance)
+
+    assert delay <= maximum
+    assert delay >= min(maximum, base * (1 - jitter))
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+def test_a_start_is_written_as_such():
+    assert decide("started") == (None, None, Start(ID, AT, "w1", 2))
+
+
+@pytest.mark.parametrize(
+    ("event", "state", "reason", "if_version", "if_generation"),
+    [
+        ("succeeded", "succeeded", "", None, None),
+        ("revoked", "cancelled", "", None, None),
+        ("rejected", "dead", "invalid", None, None),
+        ("reap_cap", "dead", "reap_cap", None, None),
+        ("lost", "dead", "worker_lost", None, None),
+        # Rule 11: what did not run ends only the row and the generation that it was decided for.
+        ("skipped", "skipped", "overlap", 7, 4),
+        ("expired", "expired", "", 7, 4),
+    ],
+)
+def test_an_end_that_needs_no_look_at_the_row(event, state, reason, if_version, if_generation):
+    ending = Ending(ID, state, reason, AT, "w1", 2, "", if_version, if_generation, 2)
+
+    assert decide(event) == (ending, None, None)
+
+
+def test_an_unknown_event_is_refused():
+    with pytest.raises(ValueError, match="teleported"):
+        decide("teleported")
+
+
+@pytest.mark.parametrize(("version", "reason"), [(9, "superseded"), (GONE_VERSION, "deleted")])
+def test_a_void_ends_rows_older_than_it_under_the_version_that_was_read(version, reason):
+    assert decide("voided", execution(), version=version) == (
+        Ending(ID, "cancelled", reason, AT, "w1", 2, "", 7, 4, 2), None, None)
+
+
+def test_a_void_leaves_a_row_that_the_new_plan_has_taken_over():
+    assert decide("voided", execution(version=9), version=9) == (None, None, None)
+
+
+@pytest.mark.parametrize("event", ["failed", "timeout", "retry", "voided"])
+def test_what_has_ended_already_is_left_alone(event):
+    assert decide(event) == (None, None, None)
+
+
+# -- plain failures ---------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("event", "reason"), [("failed", "error"), ("timeout", "timeout")])
+def test_a_failure_is_final_where_nobody_asked_for_more(event, reason):
+    """A task that raised after charging a card is not run again unasked."""
+    ending, attempt, _ = decide(event, execution())
+
+    assert (ending.state, ending.reason, attempt) == ("dead", reason, None)
+
+
+def test_a_failure_is_tried_again_up_to_max_attempts():
+    rows = [execution(NO_JITTER, attempt=n, retries=n - 1) for n in (1, 2, 3)]
+
+    decided = [decide("failed", row) for row in rows]
+
+    assert [ending.state for ending, *_ in decided] == ["failed", "failed", "dead"]
+    assert decided[0][1] == NewAttempt(ID, 2, 1, AT + 30_000_000)
+    assert decided[1][1] == NewAttempt(ID, 3, 2, AT + 60_000_000)
+    assert decided[2][1] is None
+
+
+def test_a_replay_counts_its_retries_anew_while_attempt_numbers_grow():
+    ending, attempt, _ = decide("failed", execution(NO_JITTER, attempt=4, retries=0))
+
+    assert ending.state == "failed"
+    assert attempt == NewAttempt(ID, 5, 1, AT + 30_000_000)
+
+
+# -- the task's own retry ---------------------------------------------------------------------------------------------
+
+def test_a_retry_that_the_task_asked_for_carries_its_time_and_arguments():
+    retry = {"countdown_us": 9_000_000, "args": "[2]", "kwargs": "{}", "retries": 1, "max_retries": 3}
+
+    ending, attempt, _ = decide("retry", execution(), retry=retry)
+
+    assert (ending.state, ending.reason) == ("failed", "error")
+    assert attempt == NewAttempt(ID, 2, 1, AT + 9_000_000, "[2]", "{}")
+
+
+def test_a_retry_may_name_an_instant_and_never_lies_in_the_past():
+    later, earlier = ({"eta_us": AT + us, "args": "[]", "kwargs": "{}"} for us in (77, -77))
+
+    assert decide("retry", execution(), retry=later)[1].due_us == AT + 77
+    assert decide("retry", execution(), retry=earlier)[1].due_us == AT
+
+
+def test_a_retry_beyond_the_calendar_is_brought_back():
+    retry = {"countdown_us": 10**25, "args": "[]", "kwargs": "{}"}
+
+    assert decide("retry", execution(), retry=retry)[1].due_us == AT + 5 + LONGEST_RETRY_US
+
+
+def test_the_default_of_one_attempt_does_not_end_the_tasks_own_retries():
+    assert decide("retry", execution(attempt=8, retries=7), retry={"countdown_us": 1})[1].attempt == 9
+
+
+def test_max_attempts_set_on_the_job_ends_the_tasks_own_retries_too():
+    row = execution(NO_JITTER, attempt=3, retries=2)
+
+    ending, attempt, _ = decide("retry", row, retry={"countdown_us": 1})
+
+    assert (ending.state, ending.reason, attempt) == ("dead", "error", None)
+
+
+def test_a_retry_whose_note_was_lost_waits_as_long_as_the_job_says():
+    assert decide("retry", execution())[1] == NewAttempt(ID, 2, 1, AT + 30_000_000)
+
+
+# -- the error text ---------------------------------------------------------------------------------------------------
+
+def test_an_error_is_kept_as_type_message_and_the_tail_of_its_traceback():
+    text = error_text({"error": {"type": "ValueError", "message": "no card", "traceback": "x" * 9_000 + "last line"}})
+
+    assert text.startswith("ValueError: no card\n")
+    assert text.endswith("last line")
+    assert len(text) == MAX_ERROR_CHARACTERS
+
+
+@pytest.mark.parametrize("detail", [{}, {"error": None}, {"error": "odd"}])
+def test_no_error_is_an_empty_text(detail):
+    assert error_text(detail) == ""
