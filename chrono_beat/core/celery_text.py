@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from itertools import islice
 
 from chrono_beat.core.calendar import DayRule, Fields
 from chrono_beat.core.cron_text import DATE, HOUR, MAX_CHARACTERS, MINUTE, MONTH, NEVER, WEEKDAY, Step
@@ -67,7 +68,7 @@ def field_text(name: str, value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = (value,)
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
-        numbers = list(value)
+        numbers = list(islice(value, MAX_CHARACTERS + 1))
         if len(numbers) > MAX_CHARACTERS or not all(type(number) is int for number in numbers):
             raise ScheduleError(name, "a collection must hold whole numbers of the field only")
         size, low = _SIZES[name]

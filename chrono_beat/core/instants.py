@@ -199,7 +199,7 @@ class Instants:
     # Counting.
 
     def _alike(self, year: int, end: int) -> bool:
-        """Tell whether 400 years from *year* on are wanted, and all lie before the first change or in the time of rules."""
+        """Tell whether 400 years from *year* on are wanted, all before the first change or in the time of rules."""
         last = year + CYCLE_YEARS
         return end >= _opening(last) and (last <= FIRST_CHANGE_YEAR or year >= RULES_YEAR)
 
