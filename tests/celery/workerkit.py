@@ -86,11 +86,11 @@ class Site:
             "CHRONO_TEST_RENEW_EVERY": str(self.config.renew_every), "CHRONO_TEST_LANES": str(self.config.lanes),
         }
 
-    def worker(self, pool="prefork", concurrency=2, *options, queues="chrono,celery"):
-        """Start a worker and wait until it draws."""
+    def worker(self, pool="prefork", concurrency=2, *options, queues="chrono,celery", wait=True):
+        """Start a worker and wait until it draws; with ``wait=False`` call its ``ready`` later."""
         worker = Worker(self, pool, concurrency, options, queues)
         self.workers.append(worker)
-        return worker
+        return worker.ready() if wait else worker
 
     def publish(self, task, *args, tenant="acme", pool="chrono", job=None, attempt=1, retries=0, concurrency="forbid",
                 raw=None, time_limit=None, **kwargs):
@@ -165,7 +165,11 @@ class Worker:
             command, cwd=ROOT, env=site.environment, stdout=self.log.open("wb"), stderr=subprocess.STDOUT,
             start_new_session=True)
         self.pid = self.process.pid
+
+    def ready(self):
+        """Wait until it draws."""
         eventually(self._draws, START_SECONDS, what=f"start of {self.name}")
+        return self
 
     def _draws(self):
         assert self.process.poll() is None, self.text()

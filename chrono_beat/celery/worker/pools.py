@@ -6,10 +6,32 @@ from typing import Any
 
 from chrono_beat.celery.worker.held import HeldDelivery
 
+LOOK_AGAIN_SECONDS = (0.02, 0.2, 1.0)       # after a child's pipe closed
+
 
 def is_prefork(pool: Any) -> bool:
     """Say whether bodies run in child processes, which can be killed one by one."""
     return bool(getattr(pool, "uses_semaphore", False))
+
+
+def notice_deaths(pool: Any) -> None:
+    """Let a prefork pool notice a child's death at once.
+
+    It watches a pipe that closes when the child ends, and then asks for the child's exit status, once. The pipe
+    closes a moment before there is a status; whoever is so fast looks again after 5 s only, and calls the child lost
+    then.
+    """
+    asynpool = getattr(pool, "_pool", None)
+    noticed = getattr(asynpool, "_event_process_exit", None)
+    if noticed is None or "_event_process_exit" in asynpool.__dict__:
+        return
+
+    def notice(hub: Any, child: Any) -> None:
+        noticed(hub, child)
+        for delay in LOOK_AGAIN_SECONDS:
+            hub.call_later(delay, asynpool.maintain_pool)
+
+    asynpool._event_process_exit = notice
 
 
 def slots(controller: Any, pool: Any) -> int:

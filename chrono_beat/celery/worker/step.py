@@ -11,11 +11,12 @@ after it.
 """
 from __future__ import annotations
 
+import _thread
 import atexit
 import logging
 from typing import Any
 
-from celery import bootsteps
+from celery import bootsteps, signals
 from celery.worker import state
 
 from chrono_beat.celery.worker import pools
@@ -51,11 +52,13 @@ class ChronoStep(bootsteps.StartStopStep):
             self._beat.worker = self._io
             # Bodies in threads may end after the shutdown, while the interpreter waits for them.
             atexit.register(self._io.flush, FLUSH_SECONDS)
+            signals.worker_shutting_down.connect(self._on_shutting_down)
         else:
             self._deliverer.restart(c)
         if not self._pools():
             logger.warning("chrono_beat: this worker draws nothing: none of its queues is %r or begins with %r",
                            self._beat.config.default_pool, self._beat.config.default_pool + ".")
+        pools.notice_deaths(c.pool)
         self._renewer.start()
         self._io.start()
 
@@ -77,6 +80,18 @@ class ChronoStep(bootsteps.StartStopStep):
             else:
                 pools.keep(held, c.pool)
         self._io.flush(FLUSH_SECONDS)
+
+    def _on_shutting_down(self, sender: Any = None, **kwargs: Any) -> None:
+        # Sent from a signal handler, up to some seconds before ``stop``: gevent's loop looks at its stop flag every 2 s,
+        # solo's when its body has ended. The interrupted thread may hold any lock, so nothing here may take one.
+        if sender == self._consumer.hostname and self._io is not None:
+            self._io.stop_drawing()
+            _thread.start_new_thread(self._give_back_unbegun, ())
+
+    def _give_back_unbegun(self) -> None:
+        for held in self._io.held():
+            if not held.submitted:
+                held.give_back()
 
     def terminate(self, c: Any) -> None:
         self.stop(c)

@@ -1,6 +1,7 @@
 """A small Celery app whose workers the tests start; ``wiring.py`` is its composition root."""
 import json
 import os
+import signal
 import time
 
 import redis
@@ -101,6 +102,14 @@ def too_long(seconds):
     note("begin", name="too_long")
     time.sleep(seconds)
     note("end", name="too_long")
+
+
+@app.task
+def defiant(seconds):
+    """Do not end when told to."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note("begin", name="defiant")
+    time.sleep(seconds)
 
 
 @app.task(soft_time_limit=0.5)
