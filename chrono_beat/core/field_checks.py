@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import math
 import re
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,7 @@ MAX_NOTE_CHARACTERS = 2_000
 SHOWN_CHARACTERS = 60
 
 _TASK = re.compile(r"[A-Za-z_][\w\-]*(?:[.:/][\w\-]+)*", re.ASCII)
-_TENANT = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?")
+_TENANT = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _POOL_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
@@ -35,6 +34,7 @@ class Number(NamedTuple):
 
 
 def wrong_name(name: str) -> str | None:
+    """Say why this cannot be a job's name, None where it can; the functions below likewise."""
     if not name:
         return "must not be empty"
     if len(name) > MAX_NAME_CHARACTERS:
@@ -47,7 +47,9 @@ def wrong_name(name: str) -> str | None:
 def wrong_task(task: str, allowed: Iterable[str], known: Collection[str] | None) -> str | None:
     if not task:
         return "must not be empty: give the name of a Celery task, such as shop.tasks.send_report"
-    if len(task) > MAX_TASK_CHARACTERS or not _TASK.fullmatch(task):
+    if known is not None and task in known and len(task) <= MAX_TASK_CHARACTERS and task.isprintable():
+        pass                                            # Celery takes any text as a name, so what exists is fine
+    elif len(task) > MAX_TASK_CHARACTERS or not _TASK.fullmatch(task):
         return f"{cut(task)} is not a task name; one looks like shop.tasks.send_report"
     if not any(fnmatch.fnmatchcase(task, pattern) for pattern in allowed):
         return f"{cut(task)} is not among the tasks that jobs may run here; ALLOWED_TASKS has {', '.join(allowed)}"
@@ -61,7 +63,7 @@ def wrong_task(task: str, allowed: Iterable[str], known: Collection[str] | None)
 def wrong_tenant(slug: str) -> str | None:
     if _TENANT.fullmatch(slug):
         return None
-    return f"{cut(slug)} is not a tenant's slug: 1 to 63 of a-z, 0-9, - and _, letters or digits at both ends"
+    return f"{cut(slug)} is not a tenant's slug: 1 to 63 letters, digits, - and _"
 
 
 def wrong_pool(pool: str, default: str) -> str | None:
@@ -111,14 +113,18 @@ def number(value: object, allowed: Number) -> tuple[Any, str]:
         return None, "" if allowed.optional else f"must be {kind}{' of' + unit if unit else ''}, not empty"
     if isinstance(value, timedelta) and allowed.unit:
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not finite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or _nan(value):
         shown = value if isinstance(value, float) else kind_of(value)
         return value, f"must be {kind}{' of' + unit if unit else ''}, not {shown}"
-    if allowed.whole and value != int(value):
-        return value, f"must be a whole number{' of' + unit if unit else ''}, not {value:g}"
     if not allowed.low <= value <= allowed.high:
         return value, f"must be from {allowed.low:g} to {allowed.high:,.0f}{unit}"
+    if allowed.whole and value != int(value):
+        return value, f"must be a whole number{' of' + unit if unit else ''}, not {value:g}"
     return (int(value) if allowed.whole else float(value)), ""
+
+
+def _nan(value: float) -> bool:
+    return value != value
 
 
 def instant(value: object) -> tuple[datetime | None, str]:
@@ -126,10 +132,11 @@ def instant(value: object) -> tuple[datetime | None, str]:
     if value is None or value == "":
         return None, ""
     if isinstance(value, str):
+        text = value
         try:
-            value = datetime.fromisoformat(value)
+            value = datetime.fromisoformat(text)
         except ValueError:
-            return None, f"{cut(value)} is not an instant; one looks like 2026-01-02T09:00:00+00:00"
+            return None, f"{cut(text)} is not an instant; one looks like 2026-01-02T09:00:00+00:00"
     if not isinstance(value, datetime):
         return None, f"must be a datetime with a zone, not {kind_of(value)}"
     if value.tzinfo is None or value.utcoffset() is None:
@@ -141,24 +148,6 @@ def instant(value: object) -> tuple[datetime | None, str]:
     if not 1970 <= utc.year < 9999:
         return None, "must lie between the years 1970 and 9998"
     return utc, ""
-
-
-def seconds_text(value: object) -> tuple[str, str]:
-    """Return a period in seconds as the text that an interval's expression is, and what is wrong ("" for nothing)."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not finite(value):
-        shown = value if isinstance(value, float) else kind_of(value)
-        return "", f"must be a timedelta or a number of seconds, not {shown}"
-    return (str(int(value)) if value == int(value) else repr(float(value))), ""
-
-
-def finite(value: float) -> bool:
-    """Say whether a number is one that arithmetic can go on with; a whole number may be too long for it."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def kind_of(value: object) -> str:
