@@ -43,6 +43,8 @@ def slots(controller: Any, pool: Any) -> int:
     further, so a worker that drew by it would hoard what others could run.
     """
     try:
+        if getattr(pool, "is_green", False):         # its num_processes was the number of running greenlets in Celery 5.6
+            return pool._pool.size
         return controller.max_concurrency or pool.num_processes or 0
     except AttributeError:
         return 0                                     # the pool is stopped

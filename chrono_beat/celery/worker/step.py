@@ -82,8 +82,8 @@ class ChronoStep(bootsteps.StartStopStep):
         self._io.flush(FLUSH_SECONDS)
 
     def _on_shutting_down(self, sender: Any = None, **kwargs: Any) -> None:
-        # Sent from a signal handler, up to some seconds before ``stop``: gevent's loop looks at its stop flag every 2 s,
-        # solo's when its body has ended. The interrupted thread may hold any lock, so nothing here may take one.
+        # Sent from a signal handler, up to some seconds before ``stop``: gevent's loop looks at its stop flag every
+        # 2 s, solo's when its body has ended. The interrupted thread may hold any lock, so nothing here may take one.
         if sender == self._consumer.hostname and self._io is not None:
             self._io.stop_drawing()
             _thread.start_new_thread(self._give_back_unbegun, ())
