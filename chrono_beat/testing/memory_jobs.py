@@ -120,7 +120,10 @@ class MemoryJobStore(MemoryPartitions):
         """See JobStore. A job is claimed once in a batch; what repeats it is ignored."""
         with self._transaction() as now:
             claimed: list[ScheduledExecution] = []
-            for claim in {claim.job_id: claim for claim in reversed(claims)}.values():
+            once: dict[str, Claim] = {}
+            for claim in claims:
+                once.setdefault(claim.job_id, claim)
+            for claim in once.values():
                 job = self.jobs.get(claim.job_id)
                 if job is None or not self._owned(member, {claim.partition: claim.epoch}):
                     continue
@@ -133,8 +136,7 @@ class MemoryJobStore(MemoryPartitions):
                     if row.state == lifecycle.SCHEDULED and row.holder_epoch == claim.epoch:
                         claimed.append(self._scheduled(row, claim.content))
                 self._finish(job, now)
-            order = {claim.job_id: place for place, claim in reversed(list(enumerate(claims)))}
-            return sorted(claimed, key=lambda row: (order[row.job_id], row.scheduled_us))
+            return claimed
 
     def _new_row(self, job: MemoryJob, occurrence: Occurrence, epoch: int) -> MemoryExecution:
         return MemoryExecution(

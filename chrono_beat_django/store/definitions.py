@@ -1,0 +1,209 @@
+"""Write what users decide about jobs: the queries that lock, each to be called inside the caller's transaction.
+
+Order of locks: tenant, then job. On PostgreSQL a locked job is passed over by the claim (it skips locked rows) and
+looked at again a second later; on SQLite a transaction begins IMMEDIATE, so it excludes every other writer.
+"""
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import IntegrityError, router, transaction
+
+from chrono_beat.core import ids, lifecycle
+from chrono_beat.core.definition import JobDefinition
+from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, Problem
+from chrono_beat.core.retry import Retry
+from chrono_beat_django.models import Execution, Job, JobEvent, Tenant
+from chrono_beat_django.store import layout
+
+TOKEN_DAYS = 7
+"""Days for which a trigger's request token is remembered."""
+
+MAX_EVENT_VALUE_CHARACTERS = 2_000
+"""Longest value that the audit keeps of one field; arguments may be a hundred times as long."""
+
+MAX_INSTANTS_TRIED = 1_000
+"""Manual runs of a job that may be asked for in the same instant."""
+
+
+class UnknownTenant(InvalidInput, NotFound):
+    """There is no tenant of that slug."""
+
+    def __init__(self, slug: str) -> None:
+        super().__init__(Problem("tenant", f'there is no tenant "{slug}"; create it first', "unknown"))
+
+
+# Field of JobDefinition -> column of Job, where both hold the same value.
+COLUMNS = {
+    "tenant": "tenant", "name": "name", "task": "task", "schedule_kind": "schedule_kind", "expression": "expression",
+    "timezone": "timezone", "start": "start_at", "end": "end_at", "anchor": "anchor_at",
+    "args": "args", "kwargs": "kwargs",
+    "headers": "headers", "pool": "pool", "priority": "priority", "soft_limit": "soft_limit_seconds",
+    "max_duration": "max_duration_seconds", "expires_after": "expires_after_seconds", "concurrency": "concurrency",
+    "exclusion_group": "exclusion_group", "misfire": "misfire", "misfire_cap": "misfire_cap", "grace": "grace_seconds",
+    "spread": "spread_seconds", "max_occurrences": "max_occurrences", "idempotent": "idempotent",
+    "key_scope": "key_scope", "paused": "paused", "note": "note",
+}
+RETRY_COLUMNS = {
+    "max_attempts": "max_attempts", "base": "retry_base_seconds", "factor": "retry_factor",
+    "maximum": "retry_maximum_seconds", "jitter": "retry_jitter",
+}
+
+
+def definition_of(job: Job) -> JobDefinition:
+    """Return what is stored of a job as a definition."""
+    values = {field: getattr(job, column) for field, column in COLUMNS.items()}
+    retry = Retry(**{field: getattr(job, column) for field, column in RETRY_COLUMNS.items()})
+    return JobDefinition(**values, retry=retry)
+
+
+def take_over(job: Job, definition: JobDefinition) -> dict[str, tuple[Any, Any]]:
+    """Set a job's columns from a validated definition; returns {column: (before, after)} of those that changed."""
+    wanted = {column: getattr(definition, field) for field, column in COLUMNS.items()}
+    wanted |= {column: getattr(definition.retry, field) for field, column in RETRY_COLUMNS.items()}
+    changed = {}
+    for column, after in wanted.items():
+        before = getattr(job, column)
+        if before != after:
+            changed[column] = (before, after)
+            setattr(job, column, after)
+    return changed
+
+
+def alias() -> str:
+    """Return the database that definitions are written to."""
+    return router.db_for_write(Job)
+
+
+def lock_tenant(slug: str) -> Tenant:
+    """Return the tenant, locked, so that its jobs are created one after another.
+
+    Raises:
+        UnknownTenant: there is none.
+    """
+    tenant = Tenant.objects.using(alias()).select_for_update().filter(slug=slug).first()
+    if tenant is None:
+        raise UnknownTenant(slug)
+    return tenant
+
+
+def lock_job(job_id: uuid.UUID | str) -> Job:
+    """Return the job as it is now, locked.
+
+    Raises:
+        NotFound: there is none.
+    """
+    job = Job.objects.using(alias()).select_for_update().filter(id=job_id).first()
+    if job is None:
+        raise NotFound(f"there is no job {job_id}")
+    return job
+
+
+def insert(job: Job) -> None:
+    """Write a new job in its partition.
+
+    Raises:
+        Conflict: the tenant has an unfinished job of that name.
+    """
+    partitions, _ = layout.read(alias())
+    job.partition = ids.partition_of(job.tenant, str(job.id), partitions)
+    _saved(job, force_insert=True)
+
+
+def save(job: Job) -> None:
+    """Write an edited job under the next version.
+
+    Raises:
+        Conflict: the tenant has another unfinished job of that name.
+    """
+    job.version += 1
+    _saved(job, force_update=True)
+
+
+def _saved(job: Job, **how: bool) -> None:
+    try:
+        with transaction.atomic(using=alias()):             # a savepoint: the caller's transaction goes on
+            job.save(using=alias(), **how)
+    except IntegrityError as error:
+        others = Job.objects.using(alias()).unfinished().of(job.tenant).filter(name=job.name).exclude(id=job.id)
+        if not others.exists():
+            raise
+        raise Conflict(f'tenant {job.tenant} has a job named "{job.name}" already; choose another name') from error
+
+
+def unfinished(tenant: str) -> int:
+    """Return how many jobs count against the tenant's quota."""
+    return Job.objects.using(alias()).unfinished().of(tenant).count()
+
+
+def has_open(job: Job) -> bool:
+    """Say whether an execution of the job has not ended."""
+    return Execution.objects.using(alias()).open().filter(job_id=job.id).exists()
+
+
+def oldest_unstarted(job: Job) -> datetime | None:
+    """Return the oldest scheduled occurrence that has a row and has not begun, as far as is recorded."""
+    return (
+        Execution.objects.using(alias())
+        .filter(job_id=job.id, kind="schedule", state__in=(lifecycle.SCHEDULED, lifecycle.QUEUED))
+        .order_by("scheduled_at")
+        .values_list("scheduled_at", flat=True)
+        .first()
+    )
+
+
+def insert_manual(job: Job, now_us: int) -> Execution:
+    """Write an execution of kind manual, due now, under the first free instant.
+
+    Raises:
+        Conflict: a thousand were asked for within a thousandth of a second.
+    """
+    taken = set(
+        Execution.objects.using(alias())
+        .filter(job_id=job.id, scheduled_at__gte=ids.from_us(now_us),
+                scheduled_at__lt=ids.from_us(now_us + MAX_INSTANTS_TRIED))
+        .values_list("scheduled_at", flat=True)
+    )
+    for us in range(now_us, now_us + MAX_INSTANTS_TRIED):
+        instant = ids.from_us(us)
+        if instant not in taken:
+            return Execution.objects.using(alias()).create(
+                id=ids.execution_id(str(job.id), us, 1), job_id=job.id, tenant=job.tenant, job_name=job.name,
+                partition=job.partition, scheduled_at=instant, due_at=instant, first_due_at=instant, kind="manual",
+                job_version=job.version,
+            )
+    raise Conflict("too many manual runs were asked for in the same instant; try again")
+
+
+def triggered(job: Job, token: str, now_us: int) -> Execution | None:
+    """Return the execution that an earlier trigger with the same token made; None where there was none."""
+    events = JobEvent.objects.using(alias()).filter(
+        job_id=job.id, action="trigger", at__gte=ids.from_us(now_us) - timedelta(days=TOKEN_DAYS),
+        detail__contains=json.dumps(token, ensure_ascii=False),
+    )
+    for detail in events.values_list("detail", flat=True):
+        made = json.loads(detail)
+        if made.get("token") == token:
+            return Execution.objects.using(alias()).filter(id=made["execution"]).first()
+    return None
+
+
+def write_event(job: Job, action: str, actor: str | None, at_us: int, detail: Mapping[str, Any]) -> None:
+    """Write into the audit who did what."""
+    JobEvent.objects.using(alias()).create(
+        at=ids.from_us(at_us), job_id=job.id, tenant=job.tenant, job_name=job.name, version=job.version, action=action,
+        actor=(actor or "")[:255], detail=json.dumps(_shortened(detail), ensure_ascii=False) if detail else "",
+    )
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _shortened(part) for key, part in value.items()}
+    if isinstance(value, (int, float)) or value is None:
+        return value
+    text = value.isoformat() if isinstance(value, datetime) else str(value)
+    return text if len(text) <= MAX_EVENT_VALUE_CHARACTERS else text[:MAX_EVENT_VALUE_CHARACTERS] + "…"

@@ -1,0 +1,145 @@
+"""The tables of single days on PostgreSQL, and how old ones go.
+
+Every day of ``scheduled_at`` has its table ``chrono_execution_20260102``; what lies outside of the days that have one
+is in ``chrono_execution_default``. Preparing a day moves its rows out of there first. Whoever needs a strong lock
+waits for it LOCK_TIMEOUT_MS at most and otherwise leaves the work to the next call, since everybody else queues up
+behind it.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+
+from django.db import OperationalError
+
+from chrono_beat.core.ids import from_us
+from chrono_beat.core.records import GONE_VERSION, TenantLimits
+from chrono_beat_django.store.postgres_records import PostgresRecords
+from chrono_beat_django.store.postgres_sql import CLOCK_US, array, at, us
+from chrono_beat_django.store.tenants import OVERLAP_US
+
+TABLE = "chrono_execution"
+DAYS_AHEAD = 7
+LOCK_TIMEOUT_MS = 2000
+ADVISORY_KEY = 0x6368726F6E6F     # "chrono"
+_DAY_TABLE = re.compile(rf"{TABLE}_(\d{{4}})(\d\d)(\d\d)")
+
+# Rule 8. One range of chrono_execution_open a partition.
+SUPERSEDED = f"""SELECT e.id, e.job_id::text, e.tenant, e.now
+FROM unnest(%s::int[]) AS wanted(number) CROSS JOIN LATERAL (
+    SELECT e.id, e.job_id, e.tenant, COALESCE(j.version, {GONE_VERSION}) AS now
+    FROM chrono_execution e LEFT JOIN chrono_job j ON j.id = e.job_id
+    WHERE e.partition = wanted.number AND e.state IN ('scheduled', 'queued') AND e.due_at <= statement_timestamp()
+        AND (j.id IS NULL OR e.job_version < j.version
+            AND (j.paused OR j.next_run_at IS NULL OR j.next_run_at > e.scheduled_at))
+    LIMIT %s
+) e LIMIT %s"""
+
+TENANTS = f"""SELECT slug, weight, max_running, paused, {us("updated_at")} FROM chrono_tenant
+    WHERE {{which}} ORDER BY slug"""
+CHANGED = TENANTS.format(which=f"updated_at > {at('%s')}")
+NOT_DEFAULT = TENANTS.format(which="weight <> 1 OR max_running <> 20 OR paused")
+
+TABLES = """SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = %s::regclass ORDER BY c.relname"""
+IN_USE = f"""SELECT EXISTS (SELECT 1 FROM {{table}} WHERE state IN ('scheduled', 'queued', 'running')
+    OR finished_at IS NULL OR finished_at >= {at("%s")})"""
+DELETE_ROWS = f"""DELETE FROM {TABLE}_default WHERE ctid = ANY (ARRAY(SELECT ctid FROM {TABLE}_default
+    WHERE state NOT IN ('scheduled', 'queued', 'running') AND finished_at < {at("%s")} LIMIT %s))"""
+DELETE_JOBS = f"""DELETE FROM chrono_job WHERE id = ANY (ARRAY(
+    SELECT id FROM chrono_job WHERE finished_at < {at("%s")} ORDER BY finished_at LIMIT %s))"""
+
+
+class PostgresDays(PostgresRecords):
+    """The part of JobStore for the audit and the keeper."""
+
+    def superseded(self, partitions: Sequence[int], limit: int) -> list[tuple[str, str, str, int]]:
+        """See JobStore."""
+        return self._rows(SUPERSEDED, array(partitions), limit, limit)
+
+    def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
+        """See JobStore. A change is told again for some seconds: it may be committed later than it is dated."""
+        rows = self._rows(CHANGED, changed_since_us - OVERLAP_US) if changed_since_us else self._rows(NOT_DEFAULT)
+        return [TenantLimits(*row) for row in rows]
+
+    def keep(self, now_us: int, retention_us: int, limit: int) -> int:
+        """See JobStore. A day's table goes as a whole, once nothing in it is open or younger than the retention."""
+        before_us = now_us - retention_us
+        self.prepare_days(now_us)
+        went = 0
+        for table, day in self.days().items():
+            ended = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+            if went < limit and ended < from_us(before_us):
+                went += self._drop(table, before_us)
+
+        def work(cursor):
+            cursor.execute(DELETE_JOBS, [before_us, limit])
+            cursor.execute(DELETE_ROWS, [before_us, max(limit - went, 0)])
+            return cursor.rowcount
+
+        return went + self.statement(work)
+
+    def days(self) -> dict[str, date]:
+        """Return {table: day} of all days that have a table, oldest first."""
+        found = (_DAY_TABLE.fullmatch(row[0]) for row in self._rows(TABLES, TABLE))
+        return {m.group(): date(*(int(part) for part in m.groups())) for m in found if m}
+
+    def prepare_days(self, now_us: int | None = None) -> None:
+        """Make the tables of yesterday, today and the coming days, where they are missing."""
+        first = from_us(now_us if now_us is not None else int(self._value(f"SELECT {CLOCK_US}"))).date()
+        present = set(self.days().values())
+        for day in (first + timedelta(days=n) for n in range(-1, DAYS_AHEAD + 1)):
+            if day not in present:
+                self._patiently(lambda cursor, day=day: _make_day(cursor, day))
+
+    def _drop(self, table: str, before_us: int) -> int:
+        if self._value(IN_USE.format(table=table), before_us):
+            return 0
+
+        def work(cursor):
+            # Locked first: nothing can be written between the look and the drop.
+            cursor.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            cursor.execute(IN_USE.format(table=table), [before_us])
+            if cursor.fetchone()[0]:
+                return 0
+            cursor.execute(f"SELECT count(*) FROM {table}")
+            rows = cursor.fetchone()[0]
+            cursor.execute(f"DROP TABLE {table}")
+            return rows
+
+        return self._patiently(work) or 0
+
+    def _patiently(self, work):
+        """Run a transaction that needs strong locks; None where it did not get them, or another keeper is at it."""
+        def limited(cursor):
+            cursor.execute(f"SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_MS}', true)")
+            cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [ADVISORY_KEY])
+            if not cursor.fetchone()[0]:
+                return None
+            try:
+                return work(cursor)
+            except OperationalError as error:
+                if getattr(error.__cause__, "sqlstate", "") == "55P03":     # lock_not_available
+                    raise _LockNotGiven from error
+                raise
+
+        try:
+            return self.transaction(limited)
+        except _LockNotGiven:
+            return None
+
+
+class _LockNotGiven(Exception):
+    """The lock was not given in time; the transaction is rolled back and the work left to the next call."""
+
+
+def _make_day(cursor, day: date) -> None:
+    table = f"{TABLE}_{day:%Y%m%d}"
+    first, last = (f"'{d.isoformat()} 00:00:00+00'" for d in (day, day + timedelta(days=1)))
+    cursor.execute(f"LOCK TABLE {TABLE}_default IN ACCESS EXCLUSIVE MODE")
+    cursor.execute(f"CREATE TABLE {table} (LIKE {TABLE} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)")
+    cursor.execute(f"""WITH moved AS (
+        DELETE FROM {TABLE}_default WHERE scheduled_at >= {first} AND scheduled_at < {last} RETURNING *
+    ) INSERT INTO {table} SELECT * FROM moved""")
+    cursor.execute(f"ALTER TABLE {TABLE} ATTACH PARTITION {table} FOR VALUES FROM ({first}) TO ({last})")

@@ -1,0 +1,19 @@
+"""A job's retry policy, from its columns."""
+from __future__ import annotations
+
+from chrono_beat.core.records import RetryPolicy
+
+ATTEMPTS_IF_IDEMPOTENT, ATTEMPTS_ELSE = 3, 1
+
+# A task that raised after it had charged a card is not run again unasked; and of a job that is gone nothing is.
+NO_RETRY = RetryPolicy(1, True, 30.0, 2.0, 3600.0, 0.2)
+
+
+def policy(
+    max_attempts: int | None, idempotent: str | None, base: float, factor: float, maximum: float, jitter: float,
+) -> RetryPolicy:
+    """Build the policy of a row of chrono_job; *idempotent* None: there is no such row any more."""
+    if idempotent is None:
+        return NO_RETRY
+    default = ATTEMPTS_IF_IDEMPOTENT if idempotent == "yes" else ATTEMPTS_ELSE
+    return RetryPolicy(max_attempts or default, max_attempts is not None, base, factor, maximum, jitter)

@@ -1,0 +1,148 @@
+"""Record, audit and keeping on SQLite: read under the write lock, decide by the table of transitions, write."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from chrono_beat.core import lifecycle
+from chrono_beat.core.ids import execution_id
+from chrono_beat.core.records import (
+    GONE_VERSION,
+    Ending,
+    NewAttempt,
+    OpenExecution,
+    RecordResult,
+    Start,
+    TenantLimits,
+)
+from chrono_beat_django.store import retries
+from chrono_beat_django.store.sqlite_claims import FINISH, SqliteClaims
+from chrono_beat_django.store.sqlite_sql import dashed, listed, now_us, query, text, us
+from chrono_beat_django.store.tenants import OVERLAP_US
+
+OPEN = """SELECT e.id, e.job_id, e.tenant, e."partition", CAST(e.scheduled_at AS TEXT), CAST(e.first_due_at AS TEXT),
+    e.attempt, e.retries, e.state, e.job_version, j.max_attempts, j.idempotent, j.retry_base_seconds, j.retry_factor,
+    j.retry_maximum_seconds, j.retry_jitter
+FROM chrono_execution e LEFT JOIN chrono_job j ON j.id = e.job_id
+WHERE e.id IN (SELECT value FROM json_each(%s)) AND e.state IN ('scheduled', 'queued', 'running')"""
+
+READ = """SELECT id, state, job_version, deliveries, job_id, CAST(scheduled_at AS TEXT) FROM chrono_execution
+    WHERE id IN (SELECT value FROM json_each(%s))"""
+RUN = "UPDATE chrono_execution SET state = 'running' WHERE id = %s"
+START = "UPDATE chrono_execution SET started_at = %s, worker = %s, deliveries = %s WHERE id = %s"
+FILL_START = "UPDATE chrono_execution SET started_at = %s WHERE id = %s AND started_at IS NULL"
+END = """UPDATE chrono_execution SET state = %s, reason = %s, finished_at = %s,
+    worker = COALESCE(NULLIF(%s, ''), worker), deliveries = MAX(deliveries, %s), error = %s WHERE id = %s"""
+NEXT_ATTEMPT = """INSERT INTO chrono_execution (id, job_id, tenant, job_name, "partition", scheduled_at, due_at,
+    first_due_at, attempt, retries, kind, state, job_version, args, kwargs)
+SELECT %s, job_id, tenant, job_name, "partition", scheduled_at, %s, first_due_at, %s, %s, 'retry', 'scheduled',
+    job_version, COALESCE(%s, args), COALESCE(%s, kwargs)
+FROM chrono_execution WHERE id = %s AND TRUE ON CONFLICT DO NOTHING"""
+GENERATIONS = "SELECT number, generation FROM chrono_lane"
+
+SUPERSEDED = f"""SELECT e.id, e.job_id, e.tenant, COALESCE(j.version, {GONE_VERSION})
+FROM chrono_execution e LEFT JOIN chrono_job j ON j.id = e.job_id
+WHERE e."partition" = %s AND e.state IN ('scheduled', 'queued', 'running') AND e.state <> 'running' AND e.due_at <= %s
+    AND (j.id IS NULL OR e.job_version < j.version
+        AND (j.paused OR j.next_run_at IS NULL OR j.next_run_at > e.scheduled_at))
+LIMIT %s"""
+TENANTS = "SELECT slug, weight, max_running, paused, CAST(updated_at AS TEXT) FROM chrono_tenant"
+DELETE_JOBS = "DELETE FROM chrono_job WHERE id IN (SELECT id FROM chrono_job WHERE finished_at < %s LIMIT %s)"
+DELETE_ROWS = """DELETE FROM chrono_execution WHERE id IN (SELECT id FROM chrono_execution
+    WHERE state NOT IN ('scheduled', 'queued', 'running') AND finished_at < %s LIMIT %s)"""
+
+
+class SqliteRecords(SqliteClaims):
+    """The part of JobStore for the recorder, the audit and the keeper."""
+
+    def open_executions(self, execution_ids: Sequence[str]) -> dict[str, OpenExecution]:
+        """See JobStore."""
+        return {
+            row[0]: OpenExecution(row[0], dashed(row[1]), row[2], row[3], us(row[4]) or 0, us(row[5]) or 0, *row[6:10],
+                                  retries.policy(*row[10:]))
+            for row in self.rows(OPEN, listed(execution_ids))
+        }
+
+    def record(
+        self, starts: Sequence[Start], endings: Sequence[Ending], attempts: Sequence[NewAttempt],
+    ) -> RecordResult:
+        """See JobStore. The jobs whose last execution ended by this are finished in the same transaction."""
+        def work(cursor):
+            generations = dict(query(cursor, GENERATIONS))
+            rows = _read(cursor, [*(s.execution_id for s in starts), *(e.execution_id for e in endings)])
+            _write_starts(cursor, starts, rows)
+            ended = {}
+            for ending in endings:
+                row = rows.get(ending.execution_id)
+                if row and _may_end(row, ending, generations):
+                    ended[ending.execution_id] = ending
+                    row["state"] = ending.state
+            cursor.executemany(END, [(e.state, e.reason, text(e.finished_us), e.worker, e.deliveries, e.error, key)
+                                     for key, e in ended.items()])
+            cursor.executemany(NEXT_ATTEMPT, [_next_attempt(a, rows[a.after]) for a in attempts if a.after in ended])
+            cursor.execute(FINISH, [text(now_us()), listed({rows[key]["job_id"] for key in ended})])
+            return RecordResult(list(ended), [e.execution_id for e in endings if e.execution_id not in ended])
+
+        return self.write(work) if starts or endings else RecordResult([], [])
+
+    def superseded(self, partitions: Sequence[int], limit: int) -> list[tuple[str, str, str, int]]:
+        """See JobStore."""
+        found: list[tuple] = []
+        for partition in partitions:
+            found += self.rows(SUPERSEDED, partition, text(now_us()), limit - len(found))
+        return [(key, dashed(job_id), tenant, version) for key, job_id, tenant, version in found]
+
+    def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
+        """See JobStore. A change is told again for some seconds: it may be committed later than it is dated."""
+        if changed_since_us:
+            rows = self.rows(f"{TENANTS} WHERE updated_at > %s ORDER BY slug", text(changed_since_us - OVERLAP_US))
+        else:
+            rows = self.rows(f"{TENANTS} WHERE weight <> 1 OR max_running <> 20 OR paused ORDER BY slug")
+        return [TenantLimits(slug, weight, cap, bool(paused), us(at) or 0) for slug, weight, cap, paused, at in rows]
+
+    def keep(self, now_us: int, retention_us: int, limit: int) -> int:
+        """See JobStore."""
+        before = text(now_us - retention_us)
+
+        def work(cursor):
+            cursor.execute(DELETE_JOBS, [before, limit])
+            cursor.execute(DELETE_ROWS, [before, limit])
+            return cursor.rowcount
+
+        return self.write(work)
+
+
+def _read(cursor, execution_ids: Iterable[str]) -> dict[str, dict]:
+    names = ("state", "version", "deliveries", "job_id", "scheduled_at")
+    return {row[0]: dict(zip(names, row[1:], strict=True)) for row in query(cursor, READ, listed(set(execution_ids)))}
+
+
+def _write_starts(cursor, starts: Sequence[Start], rows: dict[str, dict]) -> None:
+    """A start that comes after the end, or after a later delivery's, only fills in what nobody knew."""
+    runs, begun, late = [], [], []
+    for start in starts:
+        row = rows.get(start.execution_id)
+        if row is None:
+            continue
+        if row["state"] in lifecycle.sources(lifecycle.RUNNING):
+            row["state"] = lifecycle.RUNNING
+            runs.append((start.execution_id,))
+        if row["state"] == lifecycle.RUNNING and start.deliveries >= row["deliveries"]:
+            row["deliveries"] = start.deliveries
+            begun.append((text(start.started_us), start.worker, start.deliveries, start.execution_id))
+        else:
+            late.append((text(start.started_us), start.execution_id))
+    cursor.executemany(RUN, runs)
+    cursor.executemany(START, begun)
+    cursor.executemany(FILL_START, late)
+
+
+def _may_end(row: dict, ending: Ending, generations: dict[int, int]) -> bool:
+    """Say whether the row may end so: by the table of transitions (rule 1), by version and generation (rule 11)."""
+    if row["state"] not in lifecycle.sources(ending.state) or ending.if_version not in (None, row["version"]):
+        return False
+    return ending.if_generation in (None, generations.get(ending.lane, 0))
+
+
+def _next_attempt(attempt: NewAttempt, before: dict) -> tuple:
+    key = execution_id(dashed(before["job_id"]), us(before["scheduled_at"]) or 0, attempt.attempt)
+    return (key, text(attempt.due_us), attempt.attempt, attempt.retries, attempt.args, attempt.kwargs, attempt.after)
