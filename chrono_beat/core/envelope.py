@@ -120,20 +120,29 @@ class Template:
         ).encode()
 
 
-def template(content: Content, config: Config) -> Template:
-    """Return the template of a content, kept where it is not too large.
+class Templates:
+    """The templates of a deployment, each kept as long as it is in use and not too large.
 
-    Raises:
-        InvalidContent: the content makes no message.
+    Args:
+        config: the default pool, and the limits of content.
     """
-    if len(content.args) + len(content.kwargs) > MAX_KEPT_CHARACTERS:
-        return Template(content, content.pool or config.default_pool, config)
-    return _kept(content, config)
 
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._kept = lru_cache(maxsize=MAX_TEMPLATES)(self._make)
 
-@lru_cache(maxsize=MAX_TEMPLATES)
-def _kept(content: Content, config: Config) -> Template:
-    return Template(content, content.pool or config.default_pool, config)
+    def of(self, content: Content) -> Template:
+        """Return the template of a content.
+
+        Raises:
+            InvalidContent: the content makes no message.
+        """
+        if len(content.args) + len(content.kwargs) > MAX_KEPT_CHARACTERS:
+            return self._make(content)
+        return self._kept(content)
+
+    def _make(self, content: Content) -> Template:
+        return Template(content, content.pool or self._config.default_pool, self._config)
 
 
 @lru_cache(maxsize=MAX_INSTANTS)

@@ -340,7 +340,12 @@ def error_text(detail: Mapping[str, Any]) -> str:
     error = detail.get("error")
     if not isinstance(error, Mapping):
         return ""
-    text = f"{error.get('type') or 'Error'}: {error.get('message') or ''}"[:MAX_ERROR_CHARACTERS]
-    trace = str(error.get("traceback") or "")
+    text = _storable(f"{error.get('type') or 'Error'}: {error.get('message') or ''}")[:MAX_ERROR_CHARACTERS]
+    trace = _storable(str(error.get("traceback") or ""))
     room = MAX_ERROR_CHARACTERS - len(text) - 1
     return f"{text}\n{trace[-room:]}" if trace and room > 0 else text
+
+
+def _storable(text: str) -> str:
+    """Replace what no database keeps; an error's text may hold whatever made the task fail."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

@@ -12,19 +12,20 @@ from kombu import Connection
 from kombu.transport.virtual import Message
 
 from chrono_beat.core.config import Config
-from chrono_beat.core.envelope import EMBED, MAX_KEPT_CHARACTERS, InvalidContent, Template, template
+from chrono_beat.core.envelope import EMBED, MAX_KEPT_CHARACTERS, InvalidContent, Template, Templates
 from chrono_beat.core.records import Content
 
 JOB = "0197c0de-0000-7000-8000-000000000001"
 NINE = 1_767_344_400_000_000
 KEY = f"{JOB}:20260102T090000Z"
 CONFIG = Config()
+TEMPLATES = Templates(CONFIG)
 CONTENT = Content("acme", "hold-42", "shop.expire_hold", '[1, "a"]', '{"hold": 42}', "", "", 5, 90.5, 21600.0, None,
                   "forbid", "occurrence")
 
 
 def build(content=CONTENT, attempt=1, retries=0, due_us=NINE, kind="schedule"):
-    made = template(content, CONFIG)
+    made = TEMPLATES.of(content)
     return made.build(f"{KEY}:{attempt}", JOB, NINE, due_us, attempt, retries, kind)
 
 
@@ -111,8 +112,8 @@ def test_texts_that_need_escaping_survive():
 
 
 def test_the_pool_is_the_jobs_own_or_the_default():
-    assert template(CONTENT, CONFIG).pool == "chrono"
-    assert template(CONTENT._replace(pool="chrono.gold"), CONFIG).pool == "chrono.gold"
+    assert TEMPLATES.of(CONTENT).pool == "chrono"
+    assert TEMPLATES.of(CONTENT._replace(pool="chrono.gold")).pool == "chrono.gold"
 
 
 def test_no_limits_are_null():
@@ -124,8 +125,8 @@ def test_no_limits_are_null():
 def test_templates_are_kept_by_content_unless_they_are_large():
     large = CONTENT._replace(args=json.dumps(["x" * MAX_KEPT_CHARACTERS]))
 
-    assert template(CONTENT, CONFIG) is template(CONTENT._replace(), CONFIG)
-    assert template(large, CONFIG) is not template(large, CONFIG)
+    assert TEMPLATES.of(CONTENT) is TEMPLATES.of(CONTENT._replace())
+    assert TEMPLATES.of(large) is not TEMPLATES.of(large)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_templates_are_kept_by_content_unless_they_are_large():
 )
 def test_content_that_no_worker_could_read_is_refused_with_its_field(changed, said):
     with pytest.raises(InvalidContent) as refused:
-        template(CONTENT._replace(**changed), CONFIG)
+        TEMPLATES.of(CONTENT._replace(**changed))
 
     assert said in str(refused.value)
 

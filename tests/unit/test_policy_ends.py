@@ -181,3 +181,7 @@ def test_an_error_is_kept_as_type_message_and_the_tail_of_its_traceback():
 @pytest.mark.parametrize("detail", [{}, {"error": None}, {"error": "odd"}])
 def test_no_error_is_an_empty_text(detail):
     assert error_text(detail) == ""
+
+
+def test_an_error_text_holds_nothing_that_a_database_refuses():
+    assert error_text({"error": {"type": "E", "message": "a\0b\ud800c"}}) == "E: a\N{REPLACEMENT CHARACTER}b?c"
