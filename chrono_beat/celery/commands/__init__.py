@@ -1,0 +1,21 @@
+"""``celery -A proj chrono …``: run the services, look after jobs, examine the deployment.
+
+Exit codes: 0 done; 1 something is away or unhealthy; 2 the input is wrong, with the field named.
+"""
+from __future__ import annotations
+
+import click
+
+from chrono_beat.celery.commands import doctor, jobs, run, sync
+from chrono_beat.celery.commands.output import CONTEXT
+
+
+@click.group(context_settings=CONTEXT)
+def chrono() -> None:
+    """Schedules that fire on time: services, jobs, examination."""
+
+
+chrono.add_command(run.run)
+chrono.add_command(jobs.jobs)
+chrono.add_command(sync.sync)
+chrono.add_command(doctor.doctor)

@@ -1,0 +1,54 @@
+"""``chrono run``: the services, until TERM or Ctrl-C."""
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any
+
+import click
+
+from chrono_beat.celery.commands.output import UNHEALTHY, WRONG_INPUT, command, fail, root
+
+ROLES = ("dispatch", "record", "reap", "audit", "keep")
+
+
+def chosen_roles(text: str) -> tuple[str, ...]:
+    """Return the roles of a comma-separated list; leaves with exit status 2 where one is unknown."""
+    roles = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    unknown = [role for role in roles if role not in ROLES]
+    if unknown or not roles:
+        fail(f"--roles: {', '.join(unknown) or 'none'} given; known are {', '.join(ROLES)}", WRONG_INPUT)
+    return roles
+
+
+@click.command()
+@click.option("--roles", default=",".join(ROLES), show_default=True, metavar="LIST", help="Which services run here.")
+@click.option("--name", default=None, help="Unique name; default: host, process id and a random part.")
+@click.option("-l", "--loglevel", default="INFO", show_default=True,
+              type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False))
+@click.pass_context
+@command
+def run(context: click.Context, roles: str, name: str | None, loglevel: str) -> None:
+    """Run the dispatcher and its companions until TERM or Ctrl-C.
+
+    Any number may run; they share the partitions. One that is stopped hands its partitions over before it leaves.
+    """
+    chosen = chosen_roles(roles)
+    context.obj.app.log.setup(loglevel=loglevel.upper(), redirect_stdouts=False)
+    runner = root(context).services(chosen, name=name)
+    serve(runner)
+
+
+def serve(runner: Any) -> None:
+    """Start the services, wait for a signal, stop them in order."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    runner.start()
+    click.echo(f"chrono_beat runs: {', '.join(service.name for service in runner.services)}. Ctrl-C stops it.")
+    try:
+        while not stop.wait(1.0):
+            if runner.failed():
+                fail("a service could not be kept running; see the log", UNHEALTHY)
+    finally:
+        runner.stop()

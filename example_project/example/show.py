@@ -1,0 +1,192 @@
+"""Start everything the example needs, show what fires, stop everything: the second half of ``demo.py``.
+
+Order of start: Redis, database, workers, dispatcher, admin, Flower, and only then the jobs, so nothing is late only
+because the demo is still starting. Order of stop: dispatcher, workers, the rest.
+"""
+import argparse
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent
+STATE = HERE / ".state"
+LOGS = STATE / "logs"
+WORKERS = ("one", "two")
+START_TIMEOUT_SECONDS = 60
+STOP_TIMEOUT_SECONDS = 20
+ADMIN_USER = "admin"
+
+
+class Stopped(Exception):
+    """Ctrl-C, SIGTERM, or a process of the demo ended by itself."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Processes:
+    """The processes of the demo: each logs to a file of its own; stopped with TERM, last resort KILL."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *command: str) -> None:
+        with (LOGS / f"{name}.log").open("wb") as log:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, *command], cwd=HERE, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                start_new_session=True,             # Ctrl-C reaches this process alone, which then stops them in order
+            )
+
+    def check(self) -> None:
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                tail = (LOGS / f"{name}.log").read_text(errors="replace")[-2000:]
+                raise Stopped(f"{name} ended by itself with status {process.returncode}:\n{tail}")
+
+    def stop(self, *names: str) -> None:
+        chosen = [self.running.pop(name) for name in names if name in self.running]
+        for process in chosen:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        until = time.monotonic() + STOP_TIMEOUT_SECONDS
+        for process in chosen:
+            try:
+                process.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def stop_all(self) -> None:
+        self.stop("dispatcher")
+        self.stop(*WORKERS)
+        self.stop(*list(self.running))
+
+
+def run_to_end(*command: str) -> None:
+    done = subprocess.run([sys.executable, *command], cwd=HERE, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Stopped(f"{' '.join(command)} failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+
+
+def start_servers(stack: ExitStack, engine: str) -> None:
+    """Start Redis and, where asked for, PostgreSQL; tell the settings module through the environment."""
+    from chrono_beat.testing.servers import PostgresServer, RedisServer
+
+    redis = stack.enter_context(RedisServer())
+    os.environ["EXAMPLE_REDIS_URL"] = redis.url.rsplit("/", 1)[0]
+    if engine == "postgres":
+        postgres = stack.enter_context(PostgresServer())
+        os.environ["EXAMPLE_DATABASE"] = json.dumps(postgres.create_database("example"))
+
+
+def start_system(processes: Processes, ports: dict[str, int], password: str) -> None:
+    celery = ("-m", "celery", "-A", "example")
+    run_to_end("manage.py", "migrate", "--verbosity", "0")
+    os.environ["DJANGO_SUPERUSER_PASSWORD"] = password
+    run_to_end("manage.py", "createsuperuser", "--noinput", "--username", ADMIN_USER, "--email", "admin@example.org")
+    for name in WORKERS:
+        processes.start(
+            name, *celery, "worker", "-n", f"{name}@%h", "-P", "prefork", "-c", "2", "-Q", "celery,chrono",
+            "-l", "INFO", "-E", "--without-gossip", "--without-mingle",
+        )
+    processes.start("dispatcher", *celery, "chrono", "run")
+    processes.start("admin", "manage.py", "runserver", f"127.0.0.1:{ports['admin']}", "--noreload")
+    processes.start("flower", *celery, "flower", "--address=127.0.0.1", f"--port={ports['flower']}")
+    wait_for_workers(processes)
+    run_to_end("manage.py", "load_catalogue")
+    run_to_end(*celery, "chrono", "sync")
+
+
+def wait_for_workers(processes: Processes) -> None:
+    """Wait until both workers report that they draw and a dispatcher owns every partition."""
+    from chrono_beat_django import wiring
+    from chrono_beat_django.models import Partition
+
+    queue = wiring.queue()
+    until = time.monotonic() + START_TIMEOUT_SECONDS
+    while time.monotonic() < until:
+        processes.check()
+        unowned = Partition.objects.filter(owner="").count()
+        if len(queue.workers()) >= len(WORKERS) and not unowned and Partition.objects.exists():
+            return
+        time.sleep(0.2)
+    raise Stopped(f"workers and dispatcher did not come up within {START_TIMEOUT_SECONDS} s; see {LOGS}")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--for", dest="seconds", type=float)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--engine", choices=("sqlite", "postgres"), default="sqlite")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse_arguments()
+    shutil.rmtree(STATE, ignore_errors=True)
+    LOGS.mkdir(parents=True)
+    os.environ.update(
+        DJANGO_SETTINGS_MODULE="example.settings", EXAMPLE_STATE_DIR=str(STATE),
+        EXAMPLE_WORKER_LOG=str(STATE / "started.jsonl"),
+        FLOWER_UNAUTHENTICATED_API="1",
+    )
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    ports = {"admin": free_port(), "flower": free_port()}
+    password = secrets.token_urlsafe(9)
+    processes = Processes()
+    with ExitStack() as stack:
+        try:
+            start_servers(stack, args.engine)
+            import django
+
+            django.setup()
+            stack.callback(processes.stop_all)
+            start_system(processes, ports, password)
+            return watch(args, stop, processes, {
+                "admin": f"http://127.0.0.1:{ports['admin']}/admin/ (user {ADMIN_USER}, password {password})",
+                "Flower": f"http://127.0.0.1:{ports['flower']}/",
+                "logs": str(LOGS),
+            })
+        except Stopped as reason:
+            print(f"The demo stops: {reason}", file=sys.stderr)
+            return 1
+
+
+def watch(args: argparse.Namespace, stop: threading.Event, processes: Processes, places: dict[str, str]) -> int:
+    """Look on until the time is over or Ctrl-C, then judge. Exit status 1 where anything was early or lost."""
+    from .screen import Screen
+    from .verdict import judge
+
+    begun = time.monotonic()
+    screen = Screen(places, silent=args.json)
+    with screen:
+        while not stop.wait(1.0):
+            processes.check()
+            screen.refresh()
+            if args.seconds and time.monotonic() - begun >= args.seconds:
+                break
+    verdict = judge(STATE / "started.jsonl")
+    processes.stop_all()
+    if args.json:
+        print(json.dumps(verdict), flush=True)
+    else:
+        screen.farewell(verdict)
+    return 1 if verdict["early"] or verdict["lost"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
