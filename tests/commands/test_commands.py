@@ -1,0 +1,208 @@
+"""``celery -A proj chrono …`` as a user types it: output, JSON, exit status."""
+import json
+from types import SimpleNamespace
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner
+
+from chrono_beat.celery import ChronoBeat
+from chrono_beat.celery.commands import chrono
+from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.redis.queue import RedisQueueStore
+from chrono_beat_django import conf, jobs, wiring
+from chrono_beat_django.models import Execution, Job, JobEvent
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
+
+app = Celery("commands", set_as_current=False)
+ChronoBeat(app)
+
+
+@app.task(name="shop.report")
+def report():
+    """Do nothing."""
+
+
+@pytest.fixture(autouse=True)
+def queue(redis_url):
+    """A real Redis behind the commands, its lane open."""
+    made = RedisQueueStore(redis_url, conf.config())
+    made.open_lane(0, 1, made.lane_state(0).replication_id, 0)
+    with wiring.override(queue=made):
+        yield made
+
+
+@pytest.fixture
+def run():
+    """Return a function that runs a command line and looks at its exit status."""
+    def run(*line, status=0):
+        done = CliRunner().invoke(chrono, line, obj=SimpleNamespace(app=app))
+        assert done.exit_code == status, (done.output, done.exception)
+        return done.output
+
+    return run
+
+
+@pytest.fixture
+def nightly(run):
+    run("jobs", "create", "nightly", "--task", "shop.report", "--cron", "30 2 * * *", "--timezone", "Europe/London")
+    return jobs.get("default", "nightly")
+
+
+def test_create_says_when_it_runs_next_in_the_jobs_zone(run):
+    out = run("jobs", "create", "nightly", "--task", "shop.report", "--cron", "30 2 * * *", "--timezone",
+              "Europe/London")
+
+    assert "created default/nightly, next run" in out
+    assert "02:30:00 Europe/London" in out
+    assert JobEvent.objects.get().actor == "command line"
+
+
+@pytest.mark.parametrize(("arguments", "field"), [
+    (["--cron", "*/61 * * * *"], "cron"),
+    (["--cron", "* * * * *", "--timezone", "Europe/Nowhere"], "timezone"),
+    (["--every", "soon"], "every"),
+    (["--every", "-5"], "every"),
+    (["--cron", "* * * * *", "--args", "[1,"], "args"),
+    (["--cron", "* * * * *", "--kwargs", json.dumps({"blob": "x" * 5_000_000})], "kwargs"),
+    (["--cron", "* * * * *", "--tenant", "nobody"], "tenant"),
+    (["--cron", "* * * * *", "--priority", "11"], "priority"),
+    (["--cron", "* * * * *", "--every", "5s"], "schedule"),
+    ([], "schedule"),
+])
+def test_wrong_input_names_the_field_and_writes_nothing(run, arguments, field):
+    out = run("jobs", "create", "wrong", "--task", "shop.report", *arguments, status=2)
+
+    assert f"Error: {field}: " in out
+    assert not Job.objects.exists()
+    assert not JobEvent.objects.exists()
+
+
+def test_list_shows_people_a_table_and_programs_json(run, nightly):
+    lines = run("jobs", "list").splitlines()
+    told = json.loads(run("jobs", "list", "--json"))
+
+    assert lines[0].split() == ["tenant", "name", "schedule", "task", "state", "next", "run"]
+    assert "30 2 * * * (Europe/London)" in lines[1]
+    assert [job["name"] for job in told] == ["nightly"]
+    assert told[0]["state"] == "active"
+    assert told[0]["next_run_at"].endswith("Z")
+
+
+def test_show_has_the_last_executions(run, nightly):
+    run("jobs", "trigger", "nightly")
+
+    told = json.loads(run("jobs", "show", "nightly", "--json"))
+
+    assert [row["state"] for row in told["executions"]] == ["scheduled"]
+    assert "scheduled" in run("jobs", "show", "nightly")
+
+
+def test_pause_and_resume(run, nightly):
+    assert run("jobs", "pause", "nightly") == "paused default/nightly\n"
+    assert jobs.get("default", "nightly").next_run_at is None
+
+    assert "resumed default/nightly, next run" in run("jobs", "resume", "nightly")
+    assert jobs.get("default", "nightly").next_run_at is not None
+
+
+def test_trigger_makes_one_manual_execution_and_leaves_the_plan_alone(run, nightly):
+    out = run("jobs", "trigger", "nightly")
+
+    row = Execution.objects.get()
+    assert row.id in out
+    assert row.kind == "manual"
+    assert jobs.get("default", "nightly").next_run_at == nightly.next_run_at
+
+
+def test_delete_keeps_the_history(run, nightly):
+    run("jobs", "trigger", "nightly")
+
+    run("jobs", "delete", "nightly")
+
+    assert not Job.objects.exists()
+    assert Execution.objects.count() == 1
+
+
+def test_preview_lists_runs_in_the_zone(run, nightly):
+    lines = run("jobs", "preview", "nightly", "--count", "3").splitlines()
+    told = json.loads(run("jobs", "preview", "nightly", "--count", "3", "--json"))
+
+    assert len([line for line in lines if "02:30:00 Europe/London" in line]) == 3
+    assert len(told["runs"]) == 3
+    assert told["timezone"] == "Europe/London"
+
+
+@pytest.mark.parametrize("verb", ["show", "pause", "resume", "trigger", "delete", "preview"])
+def test_a_job_that_is_not_there_is_exit_status_2(run, verb):
+    assert 'no job named "ghost"' in run("jobs", verb, "ghost", status=2)
+
+
+def test_doctor_names_what_is_missing_and_how_to_mend_it(run, nightly):
+    told = json.loads(run("doctor", "--json", status=1))
+
+    levels = {(finding["check"], finding["level"]) for finding in told}
+    assert {("versions", "ok"), ("database", "ok"), ("indexes", "ok"), ("redis", "ok"), ("eviction", "ok")} <= levels
+    assert ("dispatchers", "error") in levels
+    assert ("workers", "error") in levels
+    assert all(finding["mend"] for finding in told if finding["level"] == "error")
+    people = run("doctor", status=1)
+    assert "no live worker draws chrono" in people
+
+
+def test_doctor_finds_an_evicting_redis(run, queue, redis_server):
+    import redis
+
+    client = redis.Redis.from_url(redis_server.url)
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        told = json.loads(run("doctor", "--json", status=1))
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+
+    assert ("eviction", "error") in {(finding["check"], finding["level"]) for finding in told}
+
+
+class AwayQueue:
+    """A Redis that does not answer."""
+
+    def __getattr__(self, name):
+        def refuse(*_, **__):
+            raise QueueUnavailable("connection refused")
+
+        return refuse
+
+
+def test_doctor_goes_on_where_redis_is_away(run):
+    with wiring.override(queue=AwayQueue()):
+        told = json.loads(run("doctor", "--json", status=1))
+
+    by_check = {finding["check"]: finding for finding in told}
+    assert by_check["redis"]["level"] == "error"
+    assert "connection refused" in by_check["redis"]["message"]
+    assert by_check["database"]["level"] == "ok"
+
+
+def test_an_edit_stands_where_redis_is_away(run, nightly):
+    with wiring.override(queue=AwayQueue()), pytest.warns(UserWarning, match="Redis could not be told"):
+        run("jobs", "pause", "nightly")
+
+    assert jobs.get("default", "nightly").paused
+
+
+def test_unknown_roles_are_refused_before_anything_starts(run):
+    assert "known are dispatch, record" in run("run", "--roles", "dispatch,dance", status=2)
+
+
+def test_an_app_without_chrono_beat_is_told_what_to_add():
+    done = CliRunner().invoke(chrono, ["jobs", "list"], obj=SimpleNamespace(app=Celery("bare", set_as_current=False)))
+
+    assert done.exit_code == 2
+    assert "add ChronoBeat(app)" in done.output
+
+
+def test_sync_reports_what_it_did(run):
+    told = json.loads(run("sync", "--json"))
+
+    assert {"created", "updated", "unchanged", "paused"} <= told.keys()
