@@ -357,7 +357,7 @@ def _check_schedule(
                "anchor": values["anchor"] if parts.kind == "interval" else None}
     if first is None and not planned:
         problems.append(_over(values, start, end, now))
-    elif first is not None and type(values["spread"]) is int and values["spread"] > 0:
+    elif first is not None and type(values["spread"]) is int and 0 < values["spread"] <= DAY:
         gap = _shortest_gap(schedule, first)
         if gap is not None and values["spread"] >= gap:
             problems.append(Problem("spread", f"must be less than the time between two runs, which is {gap:g} seconds"))

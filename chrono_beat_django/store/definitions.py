@@ -149,7 +149,7 @@ def oldest_unstarted(job: Job) -> datetime | None:
     """Return the oldest scheduled occurrence that has a row and has not begun, as far as is recorded."""
     return (
         Execution.objects.using(alias())
-        .filter(job_id=job.id, kind="schedule", state__in=(lifecycle.SCHEDULED, lifecycle.QUEUED))
+        .filter(job_id=job.id, kind="schedule", attempt=1, state__in=(lifecycle.SCHEDULED, lifecycle.QUEUED))
         .order_by("scheduled_at")
         .values_list("scheduled_at", flat=True)
         .first()

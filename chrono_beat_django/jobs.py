@@ -1,0 +1,420 @@
+"""Create, change and run jobs: the functions behind the admin, the commands and the decorators.
+
+Each is one transaction that writes the job, raises its version and leaves a line in the audit. What must be known at
+once outside the database, that copies of older versions are void and that there is something to plan, is told to Redis
+when that transaction has committed, also where it is part of a larger one.
+"""
+from __future__ import annotations
+
+import difflib
+import uuid
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db import transaction
+
+from chrono_beat.core import definition as definitions
+from chrono_beat.core import ids
+from chrono_beat.core.definition import JobDefinition
+from chrono_beat.core.errors import (
+    Conflict,
+    InvalidInput,
+    NotFound,
+    NotYetVoidedWarning,
+    Problem,
+    QueueUnavailable,
+)
+from chrono_beat.core.retry import Retry
+from chrono_beat.core.schedule import Schedule, preview_notes
+from chrono_beat_django import wiring
+from chrono_beat_django.models import SOURCES, Execution, ExecutionQuerySet, Job, JobQuerySet, new_job_id
+from chrono_beat_django.store import definitions as store
+
+MAX_PREVIEW = 1_000
+MAX_TOKEN_CHARACTERS = 200
+_SCHEDULE_FIELDS = ("schedule_kind", "expression", "timezone", "start", "end", "anchor")
+_WAYS = ("cron", "every", "at", "schedule")
+_CHANGEABLE = frozenset(definitions.FIELDS) - {"tenant"}
+_SCHEDULE_COLUMNS = frozenset(store.COLUMNS[field] for field in _SCHEDULE_FIELDS)
+_PLANNED_BY = _SCHEDULE_COLUMNS | {"paused"}
+_DEFAULT = JobDefinition(name="", task="", schedule_kind="", expression="")
+
+
+class Preview(NamedTuple):
+    """The next runs of a schedule.
+
+    Args:
+        runs: aware UTC instants, oldest first; fewer than asked for where the schedule ends.
+        timezone: the zone that people read them in.
+        notes: what to know about this schedule, a sentence each.
+    """
+
+    runs: tuple[datetime, ...]
+    timezone: str
+    notes: tuple[str, ...]
+
+
+def create(
+    *,
+    tenant: str | None = None,
+    name: str,
+    task: str,
+    cron: str | None = None,
+    every: object = None,
+    at: datetime | str | None = None,
+    schedule: Schedule | None = None,
+    timezone: str | None = None,
+    start: datetime | str | None = None,
+    end: datetime | str | None = None,
+    args: Sequence[Any] | str = (),
+    kwargs: Mapping[str, Any] | str | None = None,
+    headers: Mapping[str, Any] | str | None = None,
+    pool: str = _DEFAULT.pool,
+    priority: int = _DEFAULT.priority,
+    soft_limit: object = _DEFAULT.soft_limit,
+    max_duration: object = _DEFAULT.max_duration,
+    expires_after: object = _DEFAULT.expires_after,
+    concurrency: str = _DEFAULT.concurrency,
+    exclusion_group: str = _DEFAULT.exclusion_group,
+    misfire: str = _DEFAULT.misfire,
+    misfire_cap: int | None = _DEFAULT.misfire_cap,
+    grace: object = _DEFAULT.grace,
+    spread: object = _DEFAULT.spread,
+    max_occurrences: int | None = _DEFAULT.max_occurrences,
+    retry: Retry = _DEFAULT.retry,
+    idempotent: str | bool = _DEFAULT.idempotent,
+    key_scope: str = _DEFAULT.key_scope,
+    paused: bool = False,
+    note: str = "",
+    source: str = "api",
+    actor: str | None = None,
+) -> Job:
+    """Create a job and plan its first run.
+
+    Args:
+        tenant: slug of the tenant; None for the default one.
+        name: unique among the tenant's unfinished jobs.
+        task: name of the Celery task.
+        cron, every, at, schedule: exactly one: a cron text; a timedelta, seconds or an Interval; an aware datetime or
+            its ISO text; any schedule value.
+        timezone: IANA name of the zone that *cron* is read in; UTC unless given.
+        source: where the definition comes from, one of models.SOURCES.
+        actor: who does it, for the audit.
+
+    The other arguments are those of :class:`chrono_beat.core.definition.JobDefinition`.
+
+    Raises:
+        InvalidInput: with everything that is wrong; UnknownTenant is one.
+        Conflict: the tenant has an unfinished job of that name.
+    """
+    when = _when({"cron": cron, "every": every, "at": at, "schedule": schedule, "timezone": timezone, "start": start,
+                  "end": end})
+    return create_from(JobDefinition(
+        name=name, task=task, tenant=tenant, args=args, kwargs=kwargs, headers=headers, pool=pool, priority=priority,
+        soft_limit=soft_limit, max_duration=max_duration, expires_after=expires_after, concurrency=concurrency,
+        exclusion_group=exclusion_group, misfire=misfire, misfire_cap=misfire_cap, grace=grace, spread=spread,
+        max_occurrences=max_occurrences, retry=retry, idempotent=idempotent, key_scope=key_scope, paused=paused,
+        note=note, **when,
+    ), source=source, actor=actor)
+
+
+def create_from(definition: JobDefinition, *, source: str = "api", actor: str | None = None) -> Job:
+    """Create a job from a definition; see :func:`create`."""
+    if source not in SOURCES:
+        raise ValueError(f"source must be one of {', '.join(SOURCES)}")
+    now_us = wiring.now_us()
+    valid = definitions.validate(definition, now_us=now_us, config=wiring.config())
+    with transaction.atomic(using=store.alias()):
+        tenant = store.lock_tenant(str(valid.tenant))
+        if store.unfinished(tenant.slug) >= tenant.max_jobs:
+            raise InvalidInput(Problem(
+                "tenant",
+                f"{tenant.slug} has {tenant.max_jobs:,} jobs, which is its limit; delete some or raise max_jobs",
+                "quota",
+            ))
+        job = Job(id=new_job_id(), source=source, created_by=(actor or "")[:255])
+        store.take_over(job, valid)
+        _plan(job, valid, now_us)
+        store.insert(job)
+        store.write_event(job, "create", actor, now_us, {"after": _said(valid)})
+        _tell(job, void=False)
+    return job
+
+
+def update(
+    job: Job | uuid.UUID | str, *, actor: str | None = None, expected_version: int | None = None, **changes: Any,
+) -> Job:
+    """Change a job; the changed content applies to occurrences that have not begun.
+
+    A change of schedule, zone or pause plans anew from now, and an interval begins anew at the change. Any other change
+    leaves the plan alone. What is asked for and is so already changes nothing.
+
+    Args:
+        job: the job or its id.
+        actor: who does it, for the audit.
+        expected_version: the version that the caller has seen; None to change whatever is there.
+        changes: arguments of :func:`create` other than tenant, source and actor.
+
+    Returns:
+        The job as it is now.
+
+    Raises:
+        InvalidInput: with everything that is wrong.
+        Conflict: the job is no longer at *expected_version*, or the new name is taken.
+        NotFound: there is no such job.
+    """
+    return change(job, "update", actor, changes, expected_version)
+
+
+def pause(job: Job | uuid.UUID | str, *, note: str = "", actor: str | None = None) -> Job:
+    """Stop firing a job until it is resumed; it may still be triggered.
+
+    Args:
+        note: why, for people; "" leaves the note as it is.
+
+    Raises:
+        NotFound: there is no such job.
+    """
+    return change(job, "pause", actor, {"paused": True} | ({"note": note} if note else {}))
+
+
+def resume(job: Job | uuid.UUID | str, *, note: str | None = None, actor: str | None = None) -> Job:
+    """Fire a paused job again from now on; what fell into the pause is not made up for.
+
+    Args:
+        note: a new note; None leaves it as it is.
+
+    Raises:
+        NotFound: there is no such job.
+    """
+    return change(job, "resume", actor, {"paused": False} | ({} if note is None else {"note": note}))
+
+
+def delete(job: Job | uuid.UUID | str, *, actor: str | None = None) -> None:
+    """Remove a job; its history stays.
+
+    Raises:
+        NotFound: there is no such job.
+    """
+    with transaction.atomic(using=store.alias()):
+        found = store.lock_job(_id_of(job))
+        found.version += 1
+        before = _said(store.definition_of(found))
+        store.write_event(found, "delete", actor, wiring.now_us(), {"before": before})
+        _tell(found, void=True)
+        Job.objects.using(store.alias()).filter(id=found.id).delete()
+
+
+def trigger(job: Job | uuid.UUID | str, *, token: str | None = None, actor: str | None = None) -> Execution:
+    """Run a job now, with all its options, beside its schedule.
+
+    Args:
+        token: the request's own name. A second call with the same token within seven days returns the first one's
+            execution instead of making another.
+
+    Raises:
+        NotFound: there is no such job.
+        InvalidInput: the token is not a text of 1 to 200 characters.
+    """
+    if token is not None and (not isinstance(token, str) or not 1 <= len(token) <= MAX_TOKEN_CHARACTERS):
+        raise InvalidInput(Problem("token", f"must be a text of 1 to {MAX_TOKEN_CHARACTERS} characters"))
+    with transaction.atomic(using=store.alias()):
+        found = store.lock_job(_id_of(job))
+        now_us = wiring.now_us()
+        if token is not None and (earlier := store.triggered(found, token, now_us)) is not None:
+            return earlier
+        execution = store.insert_manual(found, now_us)
+        detail = {"execution": execution.id} | ({} if token is None else {"token": token})
+        store.write_event(found, "trigger", actor, now_us, detail)
+        transaction.on_commit(_wake, using=store.alias())
+    return execution
+
+
+def preview(job: Job | JobDefinition, count: int = 10) -> Preview:
+    """Return the next runs of a job or a definition, as if it were not paused.
+
+    Raises:
+        InvalidInput: the definition is wrong, or *count* is not from 1 to 1,000.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_PREVIEW:
+        raise InvalidInput(Problem("count", f"must be a whole number from 1 to {MAX_PREVIEW:,}"))
+    now = ids.from_us(wiring.now_us())
+    if isinstance(job, Job):
+        given = store.definition_of(job)
+    else:
+        given = definitions.validate(job, now_us=ids.to_us(now), config=wiring.config(), planned=True)
+    schedule = given.schedule(now)
+    runs: tuple[datetime, ...] = ()
+    following = definitions.first_run(schedule, given.schedule_kind, now)
+    while following is not None and len(runs) < min(count, given.max_occurrences or count):
+        runs += (following,)
+        following = schedule.next_after(following)
+    return Preview(runs, given.timezone, tuple(preview_notes(schedule, now)))
+
+
+def warnings_for(job: Job | JobDefinition) -> Sequence[Problem]:
+    """Return what is allowed but likely to hurt about a job or a valid definition."""
+    return definitions.warnings_for(store.definition_of(job) if isinstance(job, Job) else job)
+
+
+def executions(job: Job) -> ExecutionQuerySet:
+    """Return a job's executions, the newest occurrence first, as a queryset to filter and slice."""
+    return Execution.objects.of_job(job.id)
+
+
+def get(tenant: str, name: str) -> Job:
+    """Return a tenant's unfinished job by its name.
+
+    Raises:
+        NotFound: there is none.
+    """
+    found = Job.objects.unfinished().of(tenant).filter(name=name).first()
+    if found is None:
+        raise NotFound(f'tenant {tenant} has no job named "{name}"')
+    return found
+
+
+def list(
+    tenant: str | None = None, *, paused: bool | None = None, task: str | None = None, source: str | None = None,
+    finished: bool | None = False,
+) -> JobQuerySet:
+    """Return jobs, by tenant and name, as a queryset to filter, slice and count.
+
+    Args:
+        tenant, task, source: exact values; None for all.
+        paused: only those that are, or are not; None for both.
+        finished: only those that are over, or are not; None for both.
+    """
+    exact = {"tenant": tenant, "paused": paused, "task": task, "source": source}
+    found = Job.objects.filter(**{field: value for field, value in exact.items() if value is not None})
+    return found if finished is None else found.filter(finished_at__isnull=not finished)
+
+
+def change(
+    job: Job | uuid.UUID | str, action: str, actor: str | None, changes: Mapping[str, Any],
+    expected_version: int | None = None,
+) -> Job:
+    """Change a job as :func:`update` does, under a name of its own in the audit.
+
+    Args:
+        action: what the audit calls it; "update" that pauses or resumes is called so.
+        changes: arguments of :func:`create` by name.
+    """
+    given = _when(changes) if changes.keys() & {*_WAYS} else dict(changes)
+    unknown = given.keys() - _CHANGEABLE
+    if unknown:
+        raise InvalidInput(*(_unknown_change(name) for name in sorted(unknown)))
+    with transaction.atomic(using=store.alias()):
+        found = store.lock_job(_id_of(job))
+        if expected_version is not None and found.version != expected_version:
+            raise Conflict(f"the job is at version {found.version}, not {expected_version}: it was changed meanwhile")
+        now_us = wiring.now_us()
+        before = store.definition_of(found)
+        wanted = replace(before, **given)
+        same_schedule = all(getattr(before, field) == getattr(wanted, field) for field in _SCHEDULE_FIELDS)
+        if not same_schedule and "anchor" not in given:
+            wanted = replace(wanted, anchor=None)
+        valid = definitions.validate(wanted, now_us=now_us, config=wiring.config(), planned=same_schedule)
+        changed = store.take_over(found, valid)
+        if not changed and not found.quarantined_reason:
+            _tell(found, void=True)                 # the call that made it so may have failed to tell Redis
+            return found
+        if changed.keys() & _PLANNED_BY or found.quarantined_reason:
+            _plan(found, valid, now_us)
+        elif not found.paused:
+            _carry_over(found)
+        store.save(found)
+        if action == "update" and "paused" in changed:
+            action = "pause" if found.paused else "resume"
+        store.write_event(found, action, actor, now_us, {
+            "before": {column: values[0] for column, values in changed.items()},
+            "after": {column: values[1] for column, values in changed.items()},
+        })
+        _tell(found, void=True)
+    return found
+
+
+def _unknown_change(name: str) -> Problem:
+    if name == "tenant":
+        return Problem("tenant", "a job stays with its tenant; create it anew under the other one and delete this")
+    near = difflib.get_close_matches(name, (*_WAYS, *_CHANGEABLE), n=1)
+    return Problem(name, "a job has no such field" + (f"; did you mean {near[0]}?" if near else ""), "unknown")
+
+
+def _plan(job: Job, definition: JobDefinition, now_us: int) -> None:
+    """Set the next run from now on. A schedule that has none left is over, and its name is free when all has ended."""
+    now = ids.from_us(now_us)
+    if definition.schedule_kind == "interval":
+        job.anchor_at = definition.anchor or definition.start or now
+    following = definitions.first_run(definition.schedule(now), definition.schedule_kind, now)
+    job.next_run_at = None if definition.paused else following
+    over = following is None and not definition.paused and not store.has_open(job)
+    job.finished_at = now if over else None
+    job.replan = False
+    job.quarantined_reason = ""
+
+
+def _carry_over(job: Job) -> None:
+    """Set the next run back to the oldest occurrence that waits (protocol rule 7).
+
+    What was claimed ahead is of an older version now and will not run; the claim that meets it again takes its row over
+    in place, with the new content.
+    """
+    waiting = store.oldest_unstarted(job)
+    if waiting is not None and (job.next_run_at is None or waiting < job.next_run_at):
+        job.next_run_at = waiting
+
+
+def _tell(job: Job, *, void: bool) -> None:
+    """Tell Redis of an edit once it has committed; until then it may still be rolled back."""
+    job_id, version, tenant = str(job.id), job.version, job.tenant
+
+    def tell() -> None:
+        try:
+            if void:
+                wiring.queue().void(ids.lane_of(tenant, wiring.config().lanes), job_id, version)
+        except QueueUnavailable as error:
+            warnings.warn(
+                f"the edit of job {job_id} is saved, but Redis could not be told ({error}): occurrences of the old "
+                "version may still start until the edit is repeated or the audit has met them",
+                NotYetVoidedWarning,
+                stacklevel=2,
+            )
+        else:
+            _wake()
+
+    transaction.on_commit(tell, using=store.alias())
+
+
+def _wake() -> None:
+    try:
+        wiring.queue().wake_dispatchers()
+    except QueueUnavailable:
+        pass                                        # the dispatchers look for themselves each second
+
+
+def _when(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the way in which a schedule was given by the fields of a definition; what is not of it stays."""
+    ways = {way: given.get(way) for way in _WAYS}
+    found = definitions.schedule_fields(**ways, timezone=given.get("timezone"))
+    others = {key: value for key, value in given.items() if key not in (*_WAYS, "timezone") and
+              not (key in ("start", "end") and value is None and found.get(key) is not None)}
+    return found | others
+
+
+def _id_of(job: Job | uuid.UUID | str) -> uuid.UUID:
+    if isinstance(job, Job):
+        return job.id
+    try:
+        return job if isinstance(job, uuid.UUID) else uuid.UUID(str(job))
+    except ValueError:
+        raise NotFound(f"there is no job {str(job)[:60]!r}") from None
+
+
+def _said(definition: JobDefinition) -> dict[str, Any]:
+    """Return what differs from the defaults, for the audit."""
+    values = {field: getattr(definition, field) for field in definitions.FIELDS if field != "written_as"}
+    return {field: value for field, value in values.items() if value != getattr(_DEFAULT, field)}

@@ -1,0 +1,203 @@
+"""The composition root: which store, which queue and which services this process uses.
+
+Everything is built at first use, from the settings, and kept for the process; a child that was forked builds its own,
+since sockets must not be shared. Commands, the beat scheduler and the worker's bootstep load this module by its dotted
+name (setting ``WIRING``); a project that wants other parts writes a module with the same functions.
+"""
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.db import connections, router
+
+from chrono_beat.core.config import Config
+from chrono_beat.core.errors import MisconfiguredError
+from chrono_beat.host_clock import SystemClock
+from chrono_beat.ports import JobStore, QueueStore
+from chrono_beat_django import conf
+
+if TYPE_CHECKING:
+    from chrono_beat.services.service import Runner, Service
+
+_parts: dict[str, Any] = {}
+_overridden: dict[str, Any] = {}
+_lock = threading.RLock()
+
+
+def _start_anew_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()                   # another thread of the parent may have held it
+    _parts.clear()
+
+
+os.register_at_fork(after_in_child=_start_anew_in_child)
+
+
+def config() -> Config:
+    """Return this deployment's settings.
+
+    Raises:
+        MisconfiguredError: they can't work, or the Django application is not installed.
+    """
+    if apps.ready and not apps.is_installed("chrono_beat_django"):
+        raise MisconfiguredError('INSTALLED_APPS: add "chrono_beat_django"; without it there are no tables to read')
+    found: Config = _overridden.get("config") or conf.config()
+    return found
+
+
+def queue() -> QueueStore:
+    """Return this process' Redis side."""
+    return _part("queue", new_queue)
+
+
+def new_queue() -> QueueStore:
+    """Return a Redis side with connections of its own, for a thread that cannot share them."""
+    from chrono_beat.redis.queue import RedisQueueStore
+
+    if "queue" in _overridden:
+        return _overridden["queue"]
+    return RedisQueueStore(config().redis_url, config())
+
+
+def store() -> JobStore:
+    """Return the database side."""
+    def build() -> JobStore:
+        from chrono_beat_django.models import Job
+        from chrono_beat_django.store import DjangoJobStore
+
+        return DjangoJobStore(router.db_for_write(Job))
+
+    return _part("store", build)
+
+
+ROLES = ("dispatch", "record", "reap", "audit", "keep")
+
+
+def services(roles: Sequence[str] = ROLES, *, name: str | None = None) -> Runner:
+    """Return the services of these roles, not started yet.
+
+    Args:
+        roles: some of ROLES.
+        name: a name that no other process has, also none that died lately; by default host, process id and a
+            random part.
+
+    Raises:
+        MisconfiguredError: the database is not migrated, or was migrated with other numbers of partitions or lanes.
+        ValueError: a role is unknown.
+    """
+    # Here and not above, since workers load this module, too, and run none of these.
+    from chrono_beat.services.audit import Audit
+    from chrono_beat.services.dispatcher import Dispatcher
+    from chrono_beat.services.keeper import Keeper
+    from chrono_beat.services.reaper import Reaper
+    from chrono_beat.services.recorder import Recorder
+    from chrono_beat.services.service import Runner
+
+    unknown = [role for role in roles if role not in ROLES]
+    if unknown or not roles:
+        raise ValueError(f"roles: {', '.join(unknown) or 'none'} given; known are {', '.join(ROLES)}")
+    _check_layout()
+    member = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+    clock, jobs_side, redis_side, settings = SystemClock(), store(), queue(), config()
+    made: dict[str, Sequence[Service]] = {}
+    owned: Callable[[], Sequence[int]] | None = None
+    if "dispatch" in roles:
+        dispatcher = Dispatcher(jobs_side, redis_side, clock, settings, member=member)
+        made["dispatch"], owned = dispatcher.services, dispatcher.owned
+    if "audit" in roles:
+        # Beside a dispatcher it looks after that one's partitions, so that not every member looks at all of them.
+        made["audit"] = [Audit(jobs_side, redis_side, clock, settings, partitions=owned)]
+    if "keep" in roles:
+        made["keep"] = [Keeper(jobs_side, clock, settings)]
+    if "reap" in roles:
+        made["reap"] = [Reaper(redis_side, clock, settings)]
+    if "record" in roles:
+        made["record"] = [Recorder(jobs_side, redis_side, clock, settings, reader=member)]
+    # The order in which they stop: who fires first, who writes down what became of it last.
+    return Runner([service for part in made.values() for service in part], clock, at_thread_end=connections.close_all)
+
+
+def _check_layout() -> None:
+    from chrono_beat_django.models import Job
+    from chrono_beat_django.store import layout
+
+    stored = layout.read(router.db_for_write(Job))
+    if stored == (0, 0):
+        raise MisconfiguredError("the database has no tables of chrono_beat yet: run manage.py migrate")
+    if stored != (config().partitions, config().lanes):
+        raise MisconfiguredError(
+            f"CHRONO_BEAT: the database was migrated with PARTITIONS {stored[0]} and LANES {stored[1]}, "
+            f"the settings say {config().partitions} and {config().lanes}: set them as they were"
+        )
+
+
+def now_us() -> int:
+    """Return the instant that plans are made from: the database's clock, in microseconds since the epoch."""
+    clock: Callable[[], int] = _overridden.get("now_us") or store().now_us
+    return clock()
+
+
+def jobs() -> Any:
+    """Return the functions on jobs, :mod:`chrono_beat_django.jobs`."""
+    return _above("jobs")
+
+
+def sync(app: Any, *, actor: str = "sync", prune: bool = True) -> Any:
+    """Bring the jobs that the code declares into the database; see :func:`chrono_beat_django.sync.sync`."""
+    return _above("sync").sync(app, actor=actor, prune=prune)
+
+
+def examine() -> Any:
+    """Return what is wrong with this deployment; see :func:`chrono_beat_django.doctor.examine`."""
+    return _above("doctor").examine()
+
+
+def _above(name: str) -> Any:
+    """Import a module that stands above this one, at the call.
+
+    The commands of ``chrono_beat`` know Django's side by the name of this module alone, so it has to hand on what they
+    call, which itself is built on this.
+    """
+    return import_module(f"{__package__}.{name}")
+
+
+def _part(name: str, build: Callable[[], Any]) -> Any:
+    if name in _overridden:
+        return _overridden[name]
+    with _lock:
+        if name not in _parts:
+            _parts[name] = build()
+        return _parts[name]
+
+
+def forget() -> None:
+    """Let go of what was built, so that the next use builds anew from the settings of then."""
+    with _lock:
+        _parts.clear()
+
+
+@contextmanager
+def override(**parts: Any) -> Iterator[None]:
+    """Put other parts in place within the block, for tests.
+
+    Args:
+        parts: ``config``, ``queue``, ``store``, ``now_us`` (a function without arguments).
+    """
+    unknown = parts.keys() - {"config", "queue", "store", "now_us"}
+    if unknown:
+        raise TypeError(f"no such part: {', '.join(sorted(unknown))}")
+    before = dict(_overridden)
+    _overridden.update(parts)
+    try:
+        yield
+    finally:
+        _overridden.clear()
+        _overridden.update(before)

@@ -1,0 +1,24 @@
+"""What the Django side tells Redis, written down instead of sent."""
+from chrono_beat.core.errors import QueueUnavailable
+
+
+class RecordingQueue:
+    """The few calls that definitions make.
+
+    `voids` has (lane, job id, version) of each, `wakes` counts; with `away` every call fails as if Redis were gone.
+    """
+
+    def __init__(self):
+        self.voids, self.wakes, self.away = [], 0, False
+
+    def void(self, lane, job_id, version):
+        self._answer()
+        self.voids.append((lane, job_id, version))
+
+    def wake_dispatchers(self):
+        self._answer()
+        self.wakes += 1
+
+    def _answer(self):
+        if self.away:
+            raise QueueUnavailable("connection refused")
