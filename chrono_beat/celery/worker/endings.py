@@ -33,7 +33,7 @@ def success(runtime_seconds: float | None) -> Ending:
 def hard_timeout(limit_seconds: float | None) -> Ending:
     """Return the ending of a body that was killed at its hard limit."""
     text = f"hard time limit ({limit_seconds:g} s) exceeded" if limit_seconds else "hard time limit exceeded"
-    return RAN_TIMEOUT, {"error": {"type": "TimeLimitExceeded", "message": text, "traceback": ""}, "reason": "timeout"}
+    return RAN_TIMEOUT, {"error": {"type": "TimeLimitExceeded", "message": text, "traceback": ""}, "limit": "hard"}
 
 
 def revoked(reason: str) -> Ending:
@@ -72,7 +72,7 @@ def failure(exc_info: Any) -> Ending:
     if isinstance(exc, TimeLimitExceeded):
         return hard_timeout(_first_number(exc))
     if isinstance(exc, SoftTimeLimitExceeded):
-        return RAN_FAILED, {**error, "reason": "timeout"}
+        return RAN_TIMEOUT, {**error, "limit": "soft"}
     if isinstance(exc, Terminated):
         return RAN_REVOKED, error
     if isinstance(exc, WorkerLostError):

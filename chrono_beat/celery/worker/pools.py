@@ -14,6 +14,11 @@ def is_prefork(pool: Any) -> bool:
     return bool(getattr(pool, "uses_semaphore", False))
 
 
+def can_end_bodies(pool: Any) -> bool:
+    """Say whether the pool keeps time limits: threads and solo run a body until it returns."""
+    return is_prefork(pool) or bool(getattr(pool, "is_green", False))
+
+
 def notice_deaths(pool: Any) -> None:
     """Let a prefork pool notice a child's death at once.
 
@@ -43,8 +48,8 @@ def slots(controller: Any, pool: Any) -> int:
     further, so a worker that drew by it would hoard what others could run.
     """
     try:
-        if getattr(pool, "is_green", False):         # its num_processes was the number of running greenlets in Celery 5.6
-            return pool._pool.size
+        if getattr(pool, "is_green", False):
+            return pool._pool.size                   # Celery 5.6 calls its running greenlets num_processes
         return controller.max_concurrency or pool.num_processes or 0
     except AttributeError:
         return 0                                     # the pool is stopped

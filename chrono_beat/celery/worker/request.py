@@ -48,7 +48,7 @@ class LeasedRequest:
             return super().on_failure(exc_info, *args, **kwargs)
         finally:
             result, detail = endings.failure(exc_info)
-            delay = KILL_SECONDS if result == endings.RAN_TIMEOUT else 0.0
+            delay = KILL_SECONDS if detail.get("limit") == "hard" else 0.0
             self.held.end(result, detail, settle_after_seconds=delay)
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:

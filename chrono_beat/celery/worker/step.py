@@ -58,6 +58,9 @@ class ChronoStep(bootsteps.StartStopStep):
         if not self._pools():
             logger.warning("chrono_beat: this worker draws nothing: none of its queues is %r or begins with %r",
                            self._beat.config.default_pool, self._beat.config.default_pool + ".")
+        if not pools.can_end_bodies(c.pool):
+            logger.info("chrono_beat: this pool cannot end a body: time limits and max_duration have no effect here, "
+                        "and a replaced execution runs on; use prefork where they matter")
         pools.notice_deaths(c.pool)
         self._renewer.start()
         self._io.start()
