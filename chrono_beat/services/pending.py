@@ -1,0 +1,117 @@
+"""Executions that are claimed and not yet published, with their messages built: the one thing that threads share.
+
+The look-ahead adds, the firing thread takes; both hold a small lock for as long as the wheel needs. An entry carries
+the epoch of its partition and the generation of its lane as they were when its row was read. Whoever takes it compares
+them with those of now, so an entry left behind by a change does no harm; `drop` and `clear` only free its memory.
+"""
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from chrono_beat.core.records import PublishItem
+from chrono_beat.core.wheel import TimerWheel
+
+
+class Entry(NamedTuple):
+    """An execution on its way, and what must still be true when it goes."""
+
+    item: PublishItem
+    partition: int
+    epoch: int
+    lane: int
+    generation: int
+
+
+class Pending:
+    """The wheel, and behind it a queue for each lane of what has become due.
+
+    Args:
+        lanes: how many lanes there are.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self.edition = 0
+        """Grows with every `clear`; what was taken under an earlier one is not put back."""
+        self.reload_wanted = ""
+        """Why everything has to be read from the database anew; "" for no need."""
+        self._lock = threading.Lock()
+        self._wheel: TimerWheel[Entry] = TimerWheel()
+        self._keys: dict[int, set[str]] = {}
+        self._due: tuple[deque[Entry], ...] = tuple(deque() for _ in range(lanes))
+
+    def __len__(self) -> int:
+        return len(self._wheel) + self.due_count()
+
+    def due_count(self) -> int:
+        """Return how many are due and not yet taken."""
+        return sum(map(len, self._due))
+
+    def add(self, entries: Iterable[Entry], not_before_us: int = 0) -> None:
+        """Let entries wait for their due time, or longer; one of the same execution is replaced."""
+        with self._lock:
+            add, keys = self._wheel.add, self._keys
+            for entry in entries:
+                key = entry.item.execution_id
+                add(key, max(entry.item.due_us, not_before_us), entry)
+                known = keys.get(entry.partition)
+                if known is None:
+                    known = keys[entry.partition] = set()
+                known.add(key)
+
+    def advance(self, reached_us: int, limit: int) -> None:
+        """Move what has become due, at most *limit* entries, to the queues of their lanes."""
+        with self._lock:
+            for entry in self._wheel.advance(reached_us, limit=limit):
+                self._keys[entry.partition].discard(entry.item.execution_id)
+                self._due[entry.lane].append(entry)
+
+    def lanes_due(self) -> list[int]:
+        """Return the lanes with something to take."""
+        return [lane for lane, queue in enumerate(self._due) if queue]
+
+    def take(self, lane: int, limit: int) -> list[Entry]:
+        """Take the lane's oldest due entries."""
+        with self._lock:
+            queue = self._due[lane]
+            return [queue.popleft() for _ in range(min(limit, len(queue)))]
+
+    def put_back(self, lane: int, entries: Sequence[Entry], edition: int) -> None:
+        """Return what was taken under an edition to the front of the lane's queue."""
+        with self._lock:
+            if edition == self.edition:
+                self._due[lane].extendleft(reversed(entries))
+
+    def next_due_us(self) -> int | None:
+        """Return until when nothing in the wheel is due; None where it is empty."""
+        with self._lock:
+            return self._wheel.next_due_us()
+
+    def drop(self, partitions: Iterable[int]) -> int:
+        """Let go of everything of these partitions; returns how many entries that were."""
+        gone = set(partitions)
+        dropped = 0
+        with self._lock:
+            for partition in gone:
+                for key in self._keys.pop(partition, ()):
+                    self._wheel.cancel(key)
+                    dropped += 1
+            for queue in self._due:
+                kept = [entry for entry in queue if entry.partition not in gone]
+                dropped += len(queue) - len(kept)
+                queue.clear()
+                queue.extend(kept)
+        return dropped
+
+    def clear(self) -> int:
+        """Let go of everything; returns how many entries that were."""
+        with self._lock:
+            dropped = len(self._wheel) + self.due_count()
+            self.edition += 1
+            self._wheel.clear()
+            self._keys.clear()
+            for queue in self._due:
+                queue.clear()
+        return dropped
