@@ -1,0 +1,56 @@
+"""The audit: rows that nobody will publish any more are brought to their end.
+
+Rule 8: a row older than its job's version is published by nobody. When it is due and the job's next run has passed it,
+or the job is paused or gone, the audit voids it in Redis, which knows whether it was drawn after all, and the outcome
+ends the row. The same finishes calls that crashed between their commit and their void.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from chrono_beat.core.clock import Clock
+from chrono_beat.core.config import Config
+from chrono_beat.core.ids import lane_of
+from chrono_beat.ports import JobStore, QueueStore
+from chrono_beat.services.service import Service
+from chrono_beat.telemetry import emit
+
+SWEEP_EVERY_US = 2_000_000
+SWEEP_LIMIT = 500
+"""Rows that one step looks at."""
+
+
+class Audit(Service):
+    """Sweeps rows of old plans.
+
+    Args:
+        store: the database.
+        queue: Redis.
+        clock: the host's clocks.
+        config: numbers of partitions and lanes.
+        partitions: says which partitions to look at; None for all. Several audits of one row do no harm.
+    """
+
+    def __init__(
+        self, store: JobStore, queue: QueueStore, clock: Clock, config: Config, *,
+        partitions: Callable[[], Sequence[int]] | None = None,
+    ) -> None:
+        super().__init__("audit", clock, longest_wait_us=SWEEP_EVERY_US)
+        self._store = store
+        self._queue = queue
+        self._lanes = config.lanes
+        self._partitions = partitions or (lambda: range(config.partitions))
+
+    def step(self, now_us: int) -> int:
+        """Sweep one batch."""
+        partitions = self._partitions()
+        if not partitions:
+            return SWEEP_EVERY_US
+        rows = self._store.superseded(partitions, SWEEP_LIMIT)
+        ended = 0
+        for execution_id, job_id, tenant, version in rows:
+            answer = self._queue.end_voided(lane_of(tenant, self._lanes), execution_id, job_id, version)
+            ended += answer == "ended"
+            emit("voided", lane=lane_of(tenant, self._lanes), execution_id=execution_id, answer=answer)
+        # What was ended leaves the list when the recorder has written it; what is held or done does so by itself.
+        return 0 if len(rows) >= SWEEP_LIMIT and ended == len(rows) else SWEEP_EVERY_US
