@@ -74,12 +74,6 @@ class Processes:
         self.stop(*list(self.running))
 
 
-def run_to_end(*command: str) -> None:
-    done = subprocess.run([sys.executable, *command], cwd=HERE, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Stopped(f"{' '.join(command)} failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
-
-
 def start_servers(stack: ExitStack, engine: str) -> None:
     """Start Redis and, where asked for, PostgreSQL; tell the settings module through the environment."""
     from chrono_beat.testing.servers import PostgresServer, RedisServer
@@ -92,21 +86,28 @@ def start_servers(stack: ExitStack, engine: str) -> None:
 
 
 def start_system(processes: Processes, ports: dict[str, int], password: str) -> None:
+    """Start all processes, migrate while the workers come up, and load the jobs when everybody is ready."""
+    from django.contrib.auth import get_user_model
+    from django.core.management import call_command
+
+    from chrono_beat_django import wiring
+
+    from .celery import app
+
     celery = ("-m", "celery", "-A", "example")
-    run_to_end("manage.py", "migrate", "--verbosity", "0")
-    os.environ["DJANGO_SUPERUSER_PASSWORD"] = password
-    run_to_end("manage.py", "createsuperuser", "--noinput", "--username", ADMIN_USER, "--email", "admin@example.org")
     for name in WORKERS:
         processes.start(
             name, *celery, "worker", "-n", f"{name}@%h", "-P", "prefork", "-c", "2", "-Q", "celery,chrono",
             "-l", "INFO", "-E", "--without-gossip", "--without-mingle",
         )
+    call_command("migrate", verbosity=0)
+    get_user_model().objects.create_superuser(ADMIN_USER, "admin@example.org", password)
     processes.start("dispatcher", *celery, "chrono", "run")
     processes.start("admin", "manage.py", "runserver", f"127.0.0.1:{ports['admin']}", "--noreload")
     processes.start("flower", *celery, "flower", "--address=127.0.0.1", f"--port={ports['flower']}")
     wait_for_workers(processes)
-    run_to_end("manage.py", "load_catalogue")
-    run_to_end(*celery, "chrono", "sync")
+    call_command("load_catalogue", verbosity=0)
+    wiring.sync(app, actor="demo")
 
 
 def wait_for_workers(processes: Processes) -> None:

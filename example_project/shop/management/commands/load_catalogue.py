@@ -49,4 +49,5 @@ class Command(BaseCommand):
                 at=now + timedelta(seconds=seconds), actor="load_catalogue",
             )
             made += 1
-        self.stdout.write(f"{made} jobs loaded")
+        if options["verbosity"]:
+            self.stdout.write(f"{made} jobs loaded")
