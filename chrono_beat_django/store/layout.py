@@ -1,9 +1,11 @@
-"""What every ``migrate`` sees to: the rows of partitions and lanes, the default tenant, and the triggers."""
+"""What every ``migrate`` sees to: triggers, the coming days' tables, the rows of partitions and lanes, a tenant."""
 from __future__ import annotations
 
 from django.db import connections
 
 from chrono_beat_django.models import Deployment, Lane, Partition, Tenant
+from chrono_beat_django.store import triggers
+from chrono_beat_django.store.postgres_days import PostgresDays
 
 
 def prepare(alias: str, partitions: int, lanes: int) -> None:
@@ -16,6 +18,9 @@ def prepare(alias: str, partitions: int, lanes: int) -> None:
     connection = connections[alias]
     if Deployment._meta.db_table not in connection.introspection.table_names():
         return
+    triggers.install(connection)
+    if connection.vendor == "postgresql":
+        PostgresDays(alias).prepare_days()
     if not Tenant.objects.using(alias).exists():
         Tenant.objects.using(alias).get_or_create(slug="default")
     Deployment.objects.using(alias).get_or_create(id=1, defaults={"partitions": partitions, "lanes": lanes})

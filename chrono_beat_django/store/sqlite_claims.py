@@ -71,7 +71,8 @@ MARK_LOADED = f"""UPDATE chrono_partition SET loaded_epoch = epoch WHERE number 
     SELECT 1 FROM chrono_execution WHERE "partition" = %s AND {_LEFT})"""
 HOLD = "UPDATE chrono_execution SET holder_epoch = %s WHERE id = %s"
 FORGET = """UPDATE chrono_execution SET holder_epoch = 0
-    WHERE "partition" = %s AND holder_epoch = %s AND state IN ('scheduled', 'queued', 'running') AND state = 'scheduled'"""
+    WHERE "partition" = %s AND holder_epoch = %s AND state IN ('scheduled', 'queued', 'running')
+        AND state = 'scheduled'"""
 
 MARK_QUEUED = "UPDATE chrono_execution SET state = 'queued', published_at = %s WHERE id = %s AND state = 'scheduled'"
 DATE_PUBLISHED = "UPDATE chrono_execution SET published_at = %s WHERE id = %s AND published_at IS NULL"
@@ -204,8 +205,8 @@ def _write_rows(cursor, claims: Sequence[Claim], jobs: Mapping[str, tuple], now:
         elif state in lifecycle.OPEN:
             published.append((*head, key))
         if state in (None, lifecycle.SCHEDULED) and o.state == lifecycle.SCHEDULED:
-            claimed.append(ScheduledExecution(key, c.job_id, c.partition, o.scheduled_us, o.due_us, o.due_us, 1, 0,
-                                              "schedule", c.version, c.content))
+            claimed.append(ScheduledExecution(
+                key, c.job_id, c.partition, o.scheduled_us, o.due_us, o.due_us, 1, 0, "schedule", c.version, c.content))
     cursor.executemany(WRITE, new)
     cursor.executemany(TAKE_OVER_WAITING, waiting)
     cursor.executemany(TAKE_OVER_PUBLISHED, published)

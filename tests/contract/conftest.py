@@ -67,9 +67,9 @@ class MemoryBench:
 
     def snapshot(self) -> Any:
         """Return all that can be seen, without dates of writing."""
-        jobs = [(j.job_id, j.next_run_us, j.version, j.replan, j.finished_us is None)
+        jobs = [(j.job_id, j.next_run_us, j.version, j.quarantined_reason, j.finished_us is None)
                 for j in self.store.jobs.values()]
-        leases = [p[:3] for p in self.store.partitions()]
+        leases = [p[:3] for p in self.store.partitions()] + [self.store.lane(0)[:3]]
         rows = [{**dataclasses.asdict(row), "finished_us": row.finished_us is None} for row in self.rows()]
         return jobs, leases, rows
 
@@ -81,9 +81,6 @@ class MemoryBench:
             yield
         finally:
             self.store.fail_at(None)
-
-    def steps(self) -> int:
-        return 8
 
     def clean(self) -> None:
         self.__init__()
@@ -117,9 +114,8 @@ class DjangoBench:
     def pass_time(self, us: int) -> None:
         """Move leases into the past: the database's clock is not ours to move."""
         for model in (models.Partition, models.Dispatcher):
-            for row in model.objects.using(self.alias).filter(expires_at__gt=models.FIRST_INSTANT):
-                row.expires_at -= from_us(us) - from_us(0)
-                row.save(using=self.alias)
+            leased = model.objects.using(self.alias).filter(expires_at__gt=models.FIRST_INSTANT)
+            leased.update(expires_at=F("expires_at") - (from_us(us) - from_us(0)))
 
     def add_tenant(self, slug: str, **values: Any) -> None:
         models.Tenant.objects.using(self.alias).update_or_create(slug=slug, defaults=values)
@@ -158,14 +154,14 @@ class DjangoBench:
 
     def snapshot(self) -> Any:
         """Return all that can be seen, without dates of writing."""
-        jobs = [(str(j.id), j.next_run_at, j.version, j.replan, j.finished_at is None)
+        jobs = [(str(j.id), j.next_run_at, j.version, j.quarantined_reason, j.finished_at is None)
                 for j in models.Job.objects.using(self.alias).order_by("id")]
-        leases = [p[:3] for p in self.store.partitions()]
+        leases = [p[:3] for p in self.store.partitions()] + [self.store.lane(0)[:3]]
         return jobs, leases, [{**vars(row), "finished_us": row.finished_us is None} for row in self.rows()]
 
     @contextmanager
     def fault(self, number: int, *, when: str) -> Iterator[None]:
-        """Let the connection break at the *number*-th statement: "before" it got there, or "after" it was carried out."""
+        """Let the connection break at the *number*-th statement: "before" it is sent or "after" it was carried out."""
         count = 0
 
         def wrapper(execute, sql, params, many, context):
@@ -173,16 +169,14 @@ class DjangoBench:
             count += 1
             if count == number and when == "before":
                 raise OperationalError("the connection broke off (a fault that was asked for)")
-            answer = execute(sql, params, many, context)
-            if count == number:
-                raise OperationalError("the answer was lost (a fault that was asked for)")
-            return answer
+            try:
+                return execute(sql, params, many, context)
+            finally:
+                if count == number:
+                    raise OperationalError("the answer was lost (a fault that was asked for)")
 
         with self.connection.execute_wrapper(wrapper):
             yield
-
-    def steps(self) -> int:
-        return 12
 
 
 def _columns(values: dict[str, Any]) -> dict[str, Any]:

@@ -300,7 +300,7 @@ def test_load_scheduled_takes_what_no_wheel_holds_oldest_first_and_once(bench, s
 
 
 def test_load_scheduled_uses_a_rows_own_arguments(bench, store, epochs, past):
-    job_id = bench.add_job("j", next_run_us=None, args="[1]")
+    job_id = bench.add_job("j", next_run_us=None, paused=True, args="[1]")
     key = bench.add_execution(job_id, past)
     bench.set_row(key, kwargs='{"own": true}')
 
@@ -327,7 +327,7 @@ def test_load_scheduled_bounds_what_it_takes_of_a_dead_dispatcher(bench, store, 
     for number in range(5):
         bench.add_job(f"job {number}", next_run_us=past, partition=number)
     assert len(claimed(store, epochs)) == 5
-    bench.add_execution(bench.add_job("free", next_run_us=None), past)
+    bench.add_execution(bench.add_job("free", next_run_us=None, paused=True), past)
     bench.pass_time(601 * SECOND)
     mine = store.take_partitions("b", ALL, LEASE)
 
@@ -335,12 +335,12 @@ def test_load_scheduled_bounds_what_it_takes_of_a_dead_dispatcher(bench, store, 
 
 
 def test_load_scheduled_leaves_old_versions_and_cancelled_rows_alone(bench, store, epochs, past):
-    job_id = bench.add_job("j", next_run_us=None)
+    job_id = bench.add_job("j", next_run_us=None, paused=True)
     bench.add_execution(job_id, past - MINUTE)
     bench.edit(job_id, task="tests.other")
     cancelled = bench.add_execution(job_id, past)
     bench.set_row(cancelled, cancel_requested_us=past)
-    gone = bench.add_job("gone", next_run_us=None)
+    gone = bench.add_job("gone", next_run_us=None, paused=True)
     bench.add_execution(gone, past)
     bench.delete(gone)
 

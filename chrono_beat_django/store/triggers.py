@@ -1,0 +1,120 @@
+"""Triggers that notice edits which go around the store: SQL by hand, ``queryset.update()``, a load of rows.
+
+An edit through the store raises ``version`` itself, and the triggers leave it alone. Where the version stays and
+something changed that a run depends on, the trigger raises it, so that nothing claimed under the old plan is
+published any more, and:
+
+- a paused job loses its next run;
+- where the schedule changed, or the job was quarantined, ``replan`` is set and the due index shows the job at once: the
+  dispatcher plans it from now;
+- otherwise the next run goes back to the oldest occurrence that was claimed and has not begun, so that the claim
+carries it
+  over with the new content (protocol rule 7).
+
+A job that comes without a next run and is not paused is planned likewise. A tenant's limits are dated by the database's
+clock. Columns that only dispatchers write are watched by none, so a claim pays nothing.
+
+They are installed after every ``migrate`` and not by a migration: Django rebuilds a table on SQLite to alter it, and
+its triggers go with the old one.
+"""
+from __future__ import annotations
+
+import hashlib
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+PLAN = ("schedule_kind", "expression", "timezone", "start_at", "end_at", "anchor_at", "max_occurrences",
+        "spread_seconds", "paused")
+CONTENT = ("tenant", "name", "target_kind", "task", "args", "kwargs", "headers", "pool", "priority",
+           "soft_limit_seconds", "max_duration_seconds", "idempotent", "max_attempts", "retry_base_seconds",
+           "retry_factor", "retry_maximum_seconds", "retry_jitter", "concurrency", "exclusion_group",
+           "expires_after_seconds", "misfire", "misfire_cap", "grace_seconds", "key_scope")
+LIMITS = ("weight", "max_running", "paused")
+
+_NAMES = ("chrono_job_edited", "chrono_job_added", "chrono_tenant_changed")
+_UNPLANNED = "NEW.next_run_at IS NULL AND NOT NEW.paused AND NEW.finished_at IS NULL AND NEW.quarantined_reason = ''"
+_CARRIED = """(SELECT MIN(e.scheduled_at) FROM chrono_execution e WHERE e.job_id = NEW.id AND e.kind = 'schedule'
+    AND e.attempt = 1 AND e.state IN ('scheduled', 'queued'))"""
+
+
+def _row(of: str, columns: tuple[str, ...]) -> str:
+    return f"ROW({', '.join(f'{of}.{column}' for column in columns)})"
+
+
+_POSTGRES = f"""
+CREATE OR REPLACE FUNCTION chrono_job_edited() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    NEW.version := OLD.version + 1;
+    IF NEW.paused THEN
+        NEW.next_run_at := NULL; NEW.replan := false;
+    ELSIF NEW.finished_at IS NOT NULL THEN
+        NULL;
+    ELSIF NEW.quarantined_reason <> '' OR {_row('OLD', PLAN)} IS DISTINCT FROM {_row('NEW', PLAN)} THEN
+        NEW.next_run_at := clock_timestamp(); NEW.replan := true; NEW.quarantined_reason := '';
+    ELSE
+        NEW.next_run_at := LEAST(NEW.next_run_at, {_CARRIED});
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER chrono_job_edited BEFORE UPDATE OF {', '.join(PLAN + CONTENT)} ON chrono_job FOR EACH ROW
+    WHEN (OLD.version = NEW.version AND {_row('OLD', PLAN + CONTENT)} IS DISTINCT FROM {_row('NEW', PLAN + CONTENT)})
+    EXECUTE FUNCTION chrono_job_edited();
+CREATE OR REPLACE FUNCTION chrono_job_added() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    NEW.next_run_at := clock_timestamp(); NEW.replan := true;
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER chrono_job_added BEFORE INSERT ON chrono_job FOR EACH ROW
+    WHEN ({_UNPLANNED}) EXECUTE FUNCTION chrono_job_added();
+CREATE OR REPLACE FUNCTION chrono_tenant_changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    NEW.updated_at := clock_timestamp();
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER chrono_tenant_changed BEFORE INSERT OR UPDATE OF {', '.join(LIMITS)} ON chrono_tenant
+    FOR EACH ROW EXECUTE FUNCTION chrono_tenant_changed();
+"""
+_INSTALLED = """SELECT count(*) = 3 AND max(obj_description(tgfoid, 'pg_proc')) FILTER (WHERE tgname =
+'chrono_job_edited') = %s
+FROM pg_trigger WHERE tgname IN ('chrono_job_edited', 'chrono_job_added', 'chrono_tenant_changed')
+    AND tgrelid IN ('chrono_job'::regclass, 'chrono_tenant'::regclass)"""
+
+_NOW = "STRFTIME('%Y-%m-%d %H:%M:%f', 'now')"
+
+
+def _changed(columns: tuple[str, ...]) -> str:
+    return "(" + " OR ".join(f'OLD."{column}" IS NOT NEW."{column}"' for column in columns) + ")"
+
+
+_REPLANNED = f"(NEW.quarantined_reason <> '' OR {_changed(PLAN)})"
+_SQLITE = (
+    f"""CREATE TRIGGER chrono_job_edited AFTER UPDATE OF {', '.join(PLAN + CONTENT)} ON chrono_job FOR EACH ROW
+WHEN NEW.version = OLD.version AND {_changed(PLAN + CONTENT)} BEGIN
+    UPDATE chrono_job SET version = version + 1,
+        next_run_at = CASE WHEN NEW.paused THEN NULL WHEN NEW.finished_at IS NOT NULL THEN next_run_at
+            WHEN {_REPLANNED} THEN {_NOW} ELSE COALESCE(MIN(next_run_at, {_CARRIED}), next_run_at, {_CARRIED}) END,
+        replan = CASE WHEN NEW.paused THEN 0 WHEN NEW.finished_at IS NOT NULL THEN replan
+            WHEN {_REPLANNED} THEN 1 ELSE replan END,
+        quarantined_reason = CASE WHEN NEW.paused OR NEW.finished_at IS NOT NULL THEN quarantined_reason
+            WHEN {_REPLANNED} THEN '' ELSE quarantined_reason END
+    WHERE id = NEW.id;
+END""",
+    f"""CREATE TRIGGER chrono_job_added AFTER INSERT ON chrono_job FOR EACH ROW WHEN {_UNPLANNED} BEGIN
+    UPDATE chrono_job SET next_run_at = {_NOW}, replan = 1 WHERE id = NEW.id;
+END""",
+    f"""CREATE TRIGGER chrono_tenant_changed AFTER UPDATE OF {', '.join(LIMITS)} ON chrono_tenant FOR EACH ROW
+WHEN {_changed(LIMITS)} BEGIN
+    UPDATE chrono_tenant SET updated_at = {_NOW} WHERE slug = NEW.slug;
+END""",
+)
+
+
+def install(connection: BaseDatabaseWrapper) -> None:
+    """Create the triggers of this release, in place of older ones; nothing is touched where they are there already."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            release = hashlib.sha256(_POSTGRES.encode()).hexdigest()
+            cursor.execute(_INSTALLED, [release])
+            if not cursor.fetchone()[0]:
+                cursor.execute(f"{_POSTGRES} COMMENT ON FUNCTION chrono_job_edited() IS '{release}';")
+        elif connection.vendor == "sqlite":
+            for name, statement in zip(_NAMES, _SQLITE, strict=True):
+                cursor.execute(f"DROP TRIGGER IF EXISTS {name}")
+                cursor.execute(statement)
