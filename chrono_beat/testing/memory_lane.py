@@ -1,0 +1,344 @@
+"""One lane of the QueueStore in memory: copies, streams, leases, locks, and every way in which a copy moves on.
+
+The same steps under the same names as the shared Lua pieces in ``redis/lua``: whoever reads one knows the other.
+"""
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chrono_beat.core.fairness import DEFAULT_MAX_RUNNING, DEFAULT_WEIGHT, FairLine
+from chrono_beat.core.records import RAN_LOST, RAN_RETRY, Outcome, PublishItem, TenantLimits
+
+TOMBSTONE_US = 60_000_000
+DAY_US = 86_400_000_000
+MAX_COPY_AGE_US = 7 * DAY_US
+VOID_TTL_US = 8 * DAY_US
+
+QUEUED, RUNNING, WAITING, SETTLED, DECIDED, DROPPED = "q", "r", "w", "s", "x", "v"
+
+
+@dataclass
+class Copy:
+    """Marker, running record or tombstone of one execution."""
+
+    id: str
+    state: str
+    version: int
+    job: str
+    tenant: str
+    pool: str = ""
+    priority: int = 0
+    expires_us: int | None = None
+    payload: bytes = b""
+    since_us: int = 0
+    locks: bool = False
+    front: bool = False
+    token: str = ""
+    given: int = 0
+    reaps: int = 0
+    worker: str = ""
+    begun: str = ""
+    lost: str = ""
+    retry: Mapping[str, Any] | None = None
+    outcome: str = ""
+    goes_us: int | None = None
+
+
+@dataclass
+class Lane:
+    """What Redis keeps of one lane. Its methods are called under the store's lock, with the time as ``now``."""
+
+    number: int
+    now: int = 0
+    generation: int | None = None
+    replication_id: str = ""
+    counter: int = 0
+    quarantine_until: int = 0
+    unknown_before: int = 0
+    copies: dict[str, Copy] = field(default_factory=dict)
+    streams: dict[tuple[str, str, int], deque[Copy]] = field(default_factory=lambda: defaultdict(deque))
+    fronts: dict[tuple[str, str], deque[Copy]] = field(default_factory=lambda: defaultdict(deque))
+    lines: dict[str, FairLine] = field(default_factory=lambda: defaultdict(FairLine))
+    leases: dict[str, int] = field(default_factory=dict)
+    running: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    owned: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    locks: dict[str, str] = field(default_factory=dict)
+    waiters: dict[str, deque[str]] = field(default_factory=lambda: defaultdict(deque))
+    voids: dict[str, tuple[int, int]] = field(default_factory=dict)
+    limits: dict[str, TenantLimits] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    reader: tuple[str, int] = ("", 0)
+    wake: set[str] = field(default_factory=set)
+    entries: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def pass_to(self, now: int) -> None:
+        """Let tombstones and voids go whose time is over."""
+        self.now = now
+        for copy in [c for c in self.copies.values() if c.goes_us is not None and c.goes_us <= now]:
+            del self.copies[copy.id]
+        for job in [job for job, (_, until) in self.voids.items() if until <= now]:
+            del self.voids[job]
+
+    # -- copies -----------------------------------------------------------------------------------------------------
+
+    def is_voided(self, copy: Copy) -> bool:
+        """Say whether the copy is of an old version, or too old to be trusted."""
+        return copy.version < self.voids.get(copy.job, (0, 0))[0] or copy.since_us < self.now - MAX_COPY_AGE_US
+
+    def is_expired(self, copy: Copy) -> bool:
+        """Say whether the copy must not start any more."""
+        return copy.expires_us is not None and copy.expires_us <= self.now
+
+    def add_entry(self, copy: Copy) -> None:
+        """Put the copy at the end of its stream."""
+        copy.state, copy.since_us = QUEUED, self.now
+        self.streams[copy.pool, copy.tenant, copy.priority].append(copy)
+        self.make_ready(copy)
+
+    def remove_entry(self, copy: Copy) -> None:
+        """Take the copy out of wherever it waits."""
+        places: list[tuple[Any, Any]] = [
+            (self.streams, (copy.pool, copy.tenant, copy.priority)), (self.fronts, (copy.pool, copy.tenant)),
+        ]
+        for queues, key in places:
+            if key in queues:
+                queues[key] = deque(c for c in queues[key] if c is not copy)
+                if not queues[key]:
+                    del queues[key]
+        if copy.id in self.waiters.get(copy.job, ()):
+            self.waiters[copy.job].remove(copy.id)
+
+    def append(
+        self, event: str, copy: Copy, detail: Mapping[str, Any] | None = None, version: int | None = None,
+    ) -> str:
+        """Append an outcome; returns its entry id."""
+        entry_id = f"{self.now // 1000}-{next(self.entries)}"
+        self.outcomes[entry_id] = Outcome(
+            entry_id, self.number, self.generation or 0, event, copy.id, copy.job, copy.tenant,
+            copy.version if version is None else version, copy.token, copy.worker, self.now, copy.given,
+            json.loads(json.dumps(dict(detail or {}))),
+        )
+        return entry_id
+
+    def tombstone(self, copy: Copy, state: str, outcome: str) -> None:
+        """Rule 2: the marker becomes a tombstone that stays until its outcome is acknowledged."""
+        self.copies[copy.id] = Copy(
+            copy.id, state, copy.version, copy.job, copy.tenant, token=copy.token, given=copy.given, outcome=outcome,
+        )
+
+    # -- tenants ----------------------------------------------------------------------------------------------------
+
+    def room(self, tenant: str) -> tuple[int, int]:
+        """Return weight and free slots of a tenant; none while it is paused (invariant 8)."""
+        limits = self.limits.get(tenant) or TenantLimits(tenant, DEFAULT_WEIGHT, DEFAULT_MAX_RUNNING, False, 0)
+        return limits.weight, 0 if limits.paused else limits.max_running - len(self.running.get(tenant, ()))
+
+    def make_ready(self, copy: Copy) -> None:
+        """Note that the tenant has work."""
+        self.lines[copy.pool].enter(copy.tenant)
+        self.push_wake(copy.pool)
+
+    def push_wake(self, pool: str) -> None:
+        """Leave a token for an idle worker where a tenant can be drawn from."""
+        if self.lines[pool].ready:
+            self.wake.add(pool)
+
+    def uncap(self, tenant: str) -> None:
+        """Let a tenant that has room again back into line, in every pool."""
+        if self.room(tenant)[1] > 0:
+            for pool, line in self.lines.items():
+                if line.bring_back(tenant):
+                    self.push_wake(pool)
+
+    # -- endings ----------------------------------------------------------------------------------------------------
+
+    def release_grant(self, copy: Copy) -> None:
+        """Give up lease, slot and ownership together."""
+        self.leases.pop(copy.id, None)
+        for holders, name in ((self.owned, copy.worker), (self.running, copy.tenant)):
+            holders[name].discard(copy.id)
+            if not holders[name]:
+                del holders[name]
+        self.uncap(copy.tenant)
+
+    def forget(self, copy: Copy) -> None:
+        """Drop a copy without an outcome; where it was granted once, the marker stays for the last grant (rule 14)."""
+        self.remove_entry(copy)
+        if copy.token:
+            copy.state, copy.front, copy.locks, copy.payload = DROPPED, False, False, b""
+            copy.goes_us = self.now + VOID_TTL_US
+        else:
+            del self.copies[copy.id]
+
+    def conclude(self, copy: Copy, event: str) -> None:
+        """End a copy that no worker holds. One whose body has begun did not expire: it is lost."""
+        detail = {}
+        if event == "expired" and copy.begun:
+            event, detail = RAN_LOST, {"expired": True}
+        self.remove_entry(copy)
+        self.tombstone(copy, DECIDED, self.append(event, copy, detail))
+
+    def unlock(self, copy: Copy, locks: bool) -> None:
+        """Rule 13: hand the lock to the first waiter that may still run, or free it."""
+        if not locks or self.locks.get(copy.job) != copy.id:
+            return
+        queue = self.waiters[copy.job]
+        while queue:
+            waiter = self.copies.get(queue.popleft())
+            if waiter is None or waiter.state != WAITING:
+                continue
+            if self.is_voided(waiter):
+                self.forget(waiter)
+            elif self.is_expired(waiter):
+                self.conclude(waiter, "expired")
+            else:
+                self.locks[copy.job], waiter.locks = waiter.id, True
+                self.add_entry(waiter)
+                break
+        else:
+            del self.locks[copy.job]
+        if not queue:
+            del self.waiters[copy.job]
+
+    def drop_voided(self, copy: Copy) -> None:
+        """Rule 9: whoever drops a voided copy frees its lock."""
+        locks = copy.locks
+        self.forget(copy)
+        self.unlock(copy, locks)
+
+    def expire(self, copy: Copy) -> None:
+        """End a queued copy past its expiry, and free its lock."""
+        self.conclude(copy, "expired")
+        self.unlock(copy, copy.locks)
+
+    def requeue(self, copy: Copy) -> None:
+        """Put a delivery back, at the front of its tenant. The lock stays with it."""
+        copy.state, copy.front = QUEUED, True
+        self.fronts[copy.pool, copy.tenant].append(copy)
+        self.release_grant(copy)
+        self.make_ready(copy)
+
+    def give_back(self, copy: Copy) -> None:
+        """Take back a delivery that never began, as if it had not been handed out."""
+        copy.given -= 1
+        copy.begun = "" if copy.begun == copy.token else copy.begun
+        copy.token = ""
+        self.requeue(copy)
+
+    def finish(self, copy: Copy, result: str, detail: Mapping[str, Any]) -> None:
+        """End a delivery with its outcome."""
+        if copy.state == RUNNING:
+            self.release_grant(copy)
+        self.remove_entry(copy)
+        if result == RAN_RETRY and copy.retry is not None:
+            detail = {**detail, "retry": copy.retry}
+        self.tombstone(copy, SETTLED, self.append(result, copy, detail))
+        self.unlock(copy, copy.locks)
+
+    def reap(self, copy: Copy, cap: int) -> tuple[int, bool]:
+        """Requeue a lost delivery, at most *cap* times (invariant 6); (0, False) where its body asked for a retry."""
+        if copy.retry is not None:
+            self.finish(copy, RAN_RETRY, {})
+            return 0, False
+        copy.reaps += 1
+        if copy.reaps <= cap:
+            self.requeue(copy)
+            return copy.reaps, False
+        self.release_grant(copy)
+        self.conclude(copy, "reap_cap")
+        self.unlock(copy, copy.locks)
+        return copy.reaps, True
+
+    # -- draw -------------------------------------------------------------------------------------------------------
+
+    def next_copy(self, pool: str, tenant: str) -> Copy | None:
+        """Take the tenant's next copy out of its queues: give-backs first, then by priority."""
+        front = self.fronts.get((pool, tenant))
+        if front:
+            copy = front.popleft()
+            if not front:
+                del self.fronts[pool, tenant]
+            return copy
+        for priority in range(10):
+            stream = self.streams.get((pool, tenant, priority))
+            if stream:
+                copy = stream.popleft()
+                if not stream:
+                    del self.streams[pool, tenant, priority]
+                return copy
+        return None
+
+    def grant(self, pool: str, tenant: str, worker: str, expires_us: int) -> Copy | None:
+        """Grant the tenant's next execution that may run; None where it has none."""
+        while (copy := self.next_copy(pool, tenant)) is not None:
+            if self.is_voided(copy):
+                self.drop_voided(copy)
+            elif self.is_expired(copy):
+                self.expire(copy)
+            else:
+                self.counter += 1
+                copy.token = f"{self.generation}.{self.counter}"       # invariant 6
+                copy.state, copy.worker, copy.front, copy.given = RUNNING, worker, False, copy.given + 1
+                self.leases[copy.id] = expires_us
+                self.running[tenant].add(copy.id)
+                self.owned[worker].add(copy.id)
+                return copy
+        return None
+
+    # -- publish ----------------------------------------------------------------------------------------------------
+
+    def is_there(self, copy: Copy, version: int) -> bool:
+        """Say whether a publish of that version must leave the copy alone (rules 2, 7 and 11)."""
+        if copy.state in (SETTLED, RUNNING):
+            return True
+        return copy.state != DROPPED and copy.version >= version
+
+    def holder_after(self, job: str) -> str | None:
+        """Return who still holds the lock, after a holder that stands in nobody's way has been taken out of it."""
+        holder = self.copies.get(self.locks.get(job, ""))
+        if holder is not None and holder.state == QUEUED:
+            if self.is_voided(holder):
+                self.drop_voided(holder)                               # rule 9
+            elif self.is_expired(holder):
+                self.expire(holder)
+        return self.locks.get(job)
+
+    def publish(self, item: PublishItem) -> str:
+        """Publish one item; returns the letter of its reply, as in ``publish.lua``."""
+        if item.due_us > self.now:
+            return "e"                                                 # invariant 1
+        old = self.copies.get(item.execution_id)
+        if old is not None and self.is_there(old, item.version):
+            return "a"
+        if item.version < self.voids.get(item.job_id, (0, 0))[0]:
+            return "v"
+        copy = Copy(item.execution_id, QUEUED, item.version, item.job_id, item.tenant, item.pool, item.priority,
+                    item.expires_us, item.payload, self.now)
+        if old is not None:
+            copy.token, copy.given, copy.reaps, copy.begun, copy.lost, copy.worker = (
+                old.token, old.given, old.reaps, old.begun, old.lost, old.worker)
+            self.remove_entry(old)
+            del self.copies[old.id]
+        if item.concurrency != "allow":
+            holder = self.holder_after(item.job_id)
+            if holder not in (None, copy.id):
+                if item.attempt == 1 and item.due_us >= self.unknown_before:
+                    # Rule 11: decided once. Rule 12: what may have run in a lost generation waits instead.
+                    self.tombstone(copy, DECIDED, self.append("skipped", copy, {"blocked_by": holder}))
+                    return "s"
+                copy.state = WAITING
+                self.copies[copy.id] = copy
+                self.waiters[copy.job].append(copy.id)
+                return "w"
+            self.locks[copy.job] = copy.id
+        copy.locks = self.locks.get(copy.job) == copy.id
+        self.copies[copy.id] = copy
+        self.add_entry(copy)
+        return "p"

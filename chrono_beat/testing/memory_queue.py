@@ -1,0 +1,361 @@
+"""A QueueStore in memory: the same promises as Redis', in plain Python under one lock.
+
+For tests of services and for simulations. What a lane does is in ``memory_lane.py``. Scans go through all copies of a
+lane, so it is made for thousands of executions. Nothing here blocks: the two waits return at
+once, whether they found something or not.
+"""
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from chrono_beat.core import fairness
+from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.records import (
+    ALREADY,
+    DONE,
+    EARLY,
+    PUBLISHED,
+    RAN_LOST,
+    RAN_RETRY,
+    REFUSED,
+    SETTLED,
+    SKIPPED,
+    VOIDED,
+    WAITING,
+    Delivery,
+    Hold,
+    LaneState,
+    Outcome,
+    PublishItem,
+    PublishResult,
+    Reaped,
+    Settlement,
+    TenantLimits,
+    WorkerReport,
+)
+from chrono_beat.testing import memory_lane
+from chrono_beat.testing.memory_lane import TOMBSTONE_US, VOID_TTL_US, Copy, Lane
+
+DEFAULT_REAP_CAP = 5
+
+_REPLIES = {"p": PUBLISHED, "a": ALREADY, "s": SKIPPED, "w": WAITING, "v": VOIDED, "e": EARLY}
+
+
+class WallClock(Protocol):
+    """What the store asks for the time; a ManualClock is one."""
+
+    def wall_us(self) -> int:
+        """Return microseconds since the epoch, UTC."""
+
+
+class MemoryQueueStore:
+    """QueueStore in memory.
+
+    Args:
+        clock: its ``wall_us()`` is the clock of this Redis.
+        reap_cap: reaps of one execution before it is dead-lettered, where a worker reports its child lost.
+
+    Tests look into ``lanes`` and ``control``. ``flush()`` forgets everything, as FLUSHALL does; ``unavailable = True``
+    makes every call raise QueueUnavailable.
+    """
+
+    def __init__(self, clock: WallClock, *, reap_cap: int = DEFAULT_REAP_CAP) -> None:
+        self.unavailable = False
+        self.replication_id = "memory-1"
+        self.reap_cap = reap_cap
+        self._clock = clock
+        self._lock = threading.RLock()
+        self.flush()
+
+    def flush(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self.lanes: dict[int, Lane] = {}
+            self.control: dict[str, deque[str]] = defaultdict(deque)
+            self._reports: dict[str, tuple[int, WorkerReport]] = {}
+            self._dispatch_wakes = 0
+
+    @contextmanager
+    def _reach(self) -> Iterator[int]:
+        with self._lock:
+            if self.unavailable:
+                raise QueueUnavailable("Redis: switched off by the test")
+            yield self._clock.wall_us()
+
+    @contextmanager
+    def _in(self, number: int) -> Iterator[Lane]:
+        with self._reach() as now:
+            lane = self.lanes.setdefault(number, Lane(number))
+            lane.pass_to(now)
+            yield lane
+
+    def now_us(self) -> int:
+        with self._reach() as now:
+            return now
+
+    # -- lanes ------------------------------------------------------------------------------------------------------
+
+    def lane_state(self, lane: int) -> LaneState:
+        with self._in(lane) as it:
+            return LaneState(
+                it.generation, self.replication_id, it.replication_id, it.quarantine_until, it.now,
+            )
+
+    def open_lane(self, lane: int, generation: int, replication_id: str, quarantine_us: int) -> bool:
+        with self._in(lane) as old:
+            if old.generation is not None and old.generation >= generation:
+                return False
+            # Rules 4 and 5. Of the markers a settled one stays: its outcome is true in every generation.
+            self.lanes[lane] = Lane(
+                lane, old.now, generation, replication_id, 0, old.now + quarantine_us, old.now if quarantine_us else 0,
+                {copy.id: copy for copy in old.copies.values() if copy.state == memory_lane.SETTLED},
+                voids=old.voids, limits=old.limits, outcomes=old.outcomes, reader=old.reader, entries=old.entries,
+            )
+            return True
+
+    # -- dispatcher's side ------------------------------------------------------------------------------------------
+
+    def publish(
+        self, lane: int, generation: int, valid_until_us: int, items: Sequence[PublishItem],
+    ) -> PublishResult:
+        with self._in(lane) as it:
+            if it.generation != generation:
+                return PublishResult("generation", [], it.now)                 # rule 4
+            if it.now < it.quarantine_until:
+                return PublishResult("quarantine", [], it.now)                 # rule 5
+            if it.now > valid_until_us:
+                return PublishResult("deadline", [], it.now)                   # rule 3
+            return PublishResult("", [_REPLIES[it.publish(item)] for item in items], it.now)
+
+    def void(self, lane: int, job_id: str, version: int) -> None:
+        with self._in(lane) as it:
+            it.voids[job_id] = (max(version, it.voids.get(job_id, (0, 0))[0]), it.now + VOID_TTL_US)
+
+    def end_voided(self, lane: int, execution_id: str, job_id: str, version: int, tenant: str = "") -> str:
+        with self._in(lane) as it:
+            if it.generation is None or it.now < it.quarantine_until:
+                return "held"
+            self.void(lane, job_id, version)
+            copy = it.copies.get(execution_id)
+            if copy is not None and copy.state == memory_lane.RUNNING:
+                return "held"
+            if copy is not None and (
+                copy.state in (memory_lane.SETTLED, memory_lane.DECIDED) or copy.version >= version
+            ):
+                return "done"
+            copy = copy or Copy(execution_id, memory_lane.DROPPED, 0, job_id, tenant)
+            outcome = it.append("voided", copy, version=version)
+            it.remove_entry(copy)
+            it.tombstone(copy, memory_lane.DECIDED, outcome)
+            it.unlock(copy, copy.locks)                                        # rule 9
+            return "ended"
+
+    def set_tenants(self, lane: int, limits: Sequence[TenantLimits]) -> None:
+        with self._in(lane) as it:
+            for new in limits:
+                known = it.limits.get(new.tenant)
+                if known is None or known.changed_us <= new.changed_us:
+                    it.limits[new.tenant] = new._replace(weight=max(1, new.weight))
+                    it.uncap(new.tenant)
+
+    def reap(self, lane: int, cap: int, limit: int) -> list[Reaped]:
+        with self._in(lane) as it:
+            if it.generation is None:
+                return []
+            due = sorted((until, id_) for id_, until in it.leases.items() if until <= it.now)[:limit]
+            found = []
+            for _, id_ in due:
+                copy = it.copies[id_]
+                job, tenant, worker = copy.job, copy.tenant, copy.worker
+                reaps, capped = it.reap(copy, cap)
+                if reaps:
+                    found.append(Reaped(id_, job, tenant, worker, reaps, capped))
+            return found
+
+    def read_outcomes(self, lane: int, reader: str, reader_lease_us: int, limit: int) -> list[Outcome] | None:
+        with self._in(lane) as it:
+            name, until = it.reader
+            if name not in ("", reader) and until > it.now:
+                return None
+            it.reader = (reader, it.now + reader_lease_us)
+            return list(it.outcomes.values())[:limit]
+
+    def acknowledge(self, lane: int, outcomes: Sequence[Outcome]) -> None:
+        with self._in(lane) as it:
+            for outcome in outcomes:
+                it.outcomes.pop(outcome.entry_id, None)
+                copy = it.copies.get(outcome.execution_id)
+                if copy is not None and copy.outcome == outcome.entry_id and copy.goes_us is None:
+                    copy.goes_us = it.now + TOMBSTONE_US                       # rule 2
+
+    # -- worker's side ----------------------------------------------------------------------------------------------
+
+    def draw(self, lane: int, pool: str, credit: int, worker: str, lease_us: int) -> list[Delivery]:
+        with self._in(lane) as it:
+            if it.generation is None or it.now < it.quarantine_until or credit < 1:
+                return []                                                      # rules 4 and 5
+            expires_us = it.now + lease_us
+            line = it.lines[pool]
+            drawn = fairness.draw(
+                line, credit, it.room, lambda tenant: it.grant(pool, tenant, worker, expires_us),
+            )
+            it.wake.discard(pool)
+            it.push_wake(pool)
+            return [
+                Delivery(c.id, c.job, c.tenant, pool, c.token, c.given, it.now, expires_us, c.payload) for c in drawn
+            ]
+
+    def _held(self, it: Lane, hold: Hold) -> Copy | None:
+        """Return the running copy that is held under this token."""
+        copy = it.copies.get(hold.execution_id)
+        held = it.generation is not None and copy is not None and copy.state == memory_lane.RUNNING
+        return copy if held and copy is not None and copy.token == hold.token else None
+
+    def accept(self, lane: int, worker: str, holds: Sequence[Hold]) -> None:
+        with self._in(lane) as it:
+            for hold in holds:
+                copy = self._held(it, hold)
+                if copy is not None and copy.begun != hold.token:
+                    copy.begun = hold.token
+                    it.append("started", copy)
+
+    def renew(self, lane: int, worker: str, holds: Sequence[Hold], lease_us: int) -> list[str]:
+        with self._in(lane) as it:
+            lost = []
+            for id_, token in holds if it.generation is not None else ():
+                copy = it.copies.get(id_)
+                if copy is None:
+                    continue
+                if copy.token != token or copy.lost == token:
+                    lost.append(id_)
+                elif copy.state in (memory_lane.RUNNING, memory_lane.QUEUED):
+                    if copy.state == memory_lane.QUEUED:                       # requeued, not granted again: taken back
+                        it.remove_entry(copy)
+                        copy.state, copy.front, copy.worker = memory_lane.RUNNING, False, worker
+                        it.running[copy.tenant].add(id_)
+                        it.owned[worker].add(id_)
+                    it.leases[id_] = it.now + lease_us
+            return lost
+
+    def settle(self, lane: int, worker: str, settlements: Sequence[Settlement]) -> list[str]:
+        with self._in(lane) as it:
+            if it.generation is None:
+                raise QueueUnavailable("the lane has no generation (its memory was lost)")
+            return [self._settle(it, settlement) for settlement in settlements]
+
+    def _settle(self, it: Lane, settlement: Settlement) -> str:
+        (id_, token), result, detail = settlement
+        copy = it.copies.get(id_)
+        if copy is None:
+            if it.now >= it.quarantine_until or not token or result == RAN_LOST:
+                return REFUSED
+            # Rule 5: the memory of this grant was lost with the last generation; its end is news all the same.
+            copy = Copy(id_, memory_lane.DROPPED, 0, id_.partition(":")[0], "", token=token)
+        if copy.lost and copy.lost == token:
+            return DONE if result == RAN_LOST else REFUSED
+        if not token or copy.token != token:
+            return REFUSED                                                     # invariant 6
+        if copy.state == memory_lane.SETTLED:
+            return DONE                                                        # rule 2
+        if result == RAN_LOST and copy.retry is None:
+            if copy.state != memory_lane.RUNNING:
+                return DONE
+            copy.lost = token
+            it.reap(copy, self.reap_cap)
+            return SETTLED
+        if result == RAN_LOST:
+            result = RAN_RETRY
+        it.finish(copy, result, detail)                                        # rule 14: the last grant counts
+        return SETTLED
+
+    def settle_and_draw(
+        self, lane: int, worker: str, settlements: Sequence[Settlement], pool: str, credit: int, lease_us: int,
+        accepted: Sequence[Hold] = (),
+    ) -> tuple[list[str], list[Delivery]]:
+        """Accept, settle and draw, in this order."""
+        self.accept(lane, worker, accepted)
+        words = self.settle(lane, worker, settlements) if settlements else []
+        return words, self.draw(lane, pool, credit, worker, lease_us)
+
+    def give_back(self, lane: int, worker: str, holds: Sequence[Hold]) -> int:
+        with self._in(lane) as it:
+            held = [copy for hold in holds if (copy := self._held(it, hold)) is not None]
+            for copy in held:
+                it.give_back(copy)
+            return len(held)
+
+    def store_retry(self, lane: int, hold: Hold, retry: Mapping[str, object]) -> bool:
+        with self._in(lane) as it:
+            copy = self._held(it, hold)
+            if copy is None:
+                return False
+            copy.retry = json.loads(json.dumps(dict(retry)))
+            return True
+
+    def recover(self, lane: int, worker: str, held: Sequence[str]) -> int:
+        with self._in(lane) as it:
+            unknown = sorted(it.owned.get(worker, set()) - set(held)) if it.generation is not None else []
+            for id_ in unknown:
+                it.give_back(it.copies[id_])
+            return len(unknown)
+
+    def still_held(self, lane: int, hold: Hold) -> bool:
+        with self._in(lane) as it:
+            return self._held(it, hold) is not None and it.leases.get(hold.execution_id, 0) > it.now
+
+    # -- waking -----------------------------------------------------------------------------------------------------
+
+    def wait_for_work(
+        self, lanes: Sequence[int], pools: Sequence[str], worker: str, timeout_seconds: float,
+    ) -> list[str]:
+        with self._reach():
+            messages = [message for message in self.control.pop(worker, ()) if message]
+            if not messages:
+                for lane in lanes:
+                    with self._in(lane) as it:
+                        it.wake -= set(pools)
+            return messages
+
+    def wake_worker(self, worker: str, lanes: Sequence[int], message: str = "") -> None:
+        with self._reach():
+            self.control[worker].append(message)
+
+    def wait_for_dispatch(self, timeout_seconds: float) -> bool:
+        with self._reach():
+            woken, self._dispatch_wakes = self._dispatch_wakes > 0, 0
+            return woken
+
+    def wake_dispatchers(self) -> None:
+        with self._reach():
+            self._dispatch_wakes += 1
+
+    # -- knowing ----------------------------------------------------------------------------------------------------
+
+    def report_worker(self, report: WorkerReport, ttl_us: int) -> None:
+        with self._reach() as now:
+            self._reports[report.worker] = (now + ttl_us, report)
+
+    def workers(self) -> list[WorkerReport]:
+        with self._reach() as now:
+            return [report for _, (until, report) in sorted(self._reports.items()) if until > now]
+
+    def backlog(self, lane: int, pool: str) -> dict[str, int]:
+        with self._in(lane) as it:
+            counts: Counter[str] = Counter()
+            for (name, tenant, _), stream in it.streams.items():
+                counts[tenant] += len(stream) if name == pool else 0
+            for (name, tenant), front in it.fronts.items():
+                counts[tenant] += len(front) if name == pool else 0
+            return {tenant: count for tenant, count in counts.items() if count}
+
+    def server_facts(self) -> dict[str, str]:
+        with self._reach():
+            return {
+                "version": "7.2.0", "maxmemory_policy": "noeviction", "replication_id": self.replication_id,
+                "mode": "standalone",
+            }
