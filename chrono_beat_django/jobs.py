@@ -43,6 +43,18 @@ _PLANNED_BY = _SCHEDULE_COLUMNS | {"paused"}
 _DEFAULT = JobDefinition(name="", task="", schedule_kind="", expression="")
 
 
+class Changed(NamedTuple):
+    """A job after a change.
+
+    Args:
+        job: as it is now.
+        columns: names of what changed; empty where it was so already.
+    """
+
+    job: Job
+    columns: frozenset[str]
+
+
 class Preview(NamedTuple):
     """The next runs of a schedule.
 
@@ -166,7 +178,7 @@ def update(
         Conflict: the job is no longer at *expected_version*, or the new name is taken.
         NotFound: there is no such job.
     """
-    return change(job, "update", actor, changes, expected_version)
+    return change(job, "update", actor, changes, expected_version).job
 
 
 def pause(job: Job | uuid.UUID | str, *, note: str = "", actor: str | None = None) -> Job:
@@ -178,7 +190,7 @@ def pause(job: Job | uuid.UUID | str, *, note: str = "", actor: str | None = Non
     Raises:
         NotFound: there is no such job.
     """
-    return change(job, "pause", actor, {"paused": True} | ({"note": note} if note else {}))
+    return change(job, "pause", actor, {"paused": True} | ({"note": note} if note else {})).job
 
 
 def resume(job: Job | uuid.UUID | str, *, note: str | None = None, actor: str | None = None) -> Job:
@@ -190,7 +202,7 @@ def resume(job: Job | uuid.UUID | str, *, note: str | None = None, actor: str | 
     Raises:
         NotFound: there is no such job.
     """
-    return change(job, "resume", actor, {"paused": False} | ({} if note is None else {"note": note}))
+    return change(job, "resume", actor, {"paused": False} | ({} if note is None else {"note": note})).job
 
 
 def delete(job: Job | uuid.UUID | str, *, actor: str | None = None) -> None:
@@ -296,7 +308,7 @@ def list(
 def change(
     job: Job | uuid.UUID | str, action: str, actor: str | None, changes: Mapping[str, Any],
     expected_version: int | None = None,
-) -> Job:
+) -> Changed:
     """Change a job as :func:`update` does, under a name of its own in the audit.
 
     Args:
@@ -321,7 +333,7 @@ def change(
         changed = store.take_over(found, valid)
         if not changed and not found.quarantined_reason:
             _tell(found, void=True)                 # the call that made it so may have failed to tell Redis
-            return found
+            return Changed(found, frozenset())
         if changed.keys() & _PLANNED_BY or found.quarantined_reason:
             _plan(found, valid, now_us)
         elif not found.paused:
@@ -334,7 +346,7 @@ def change(
             "after": {column: values[1] for column, values in changed.items()},
         })
         _tell(found, void=True)
-    return found
+    return Changed(found, frozenset(changed))
 
 
 def _unknown_change(name: str) -> Problem:

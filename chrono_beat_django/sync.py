@@ -21,6 +21,7 @@ from chrono_beat_django.models import Job, JobEvent, Tenant
 from chrono_beat_django.store import definitions as store
 
 SOURCE = "decorator"
+ATTEMPTS = 5
 REMOVED_NOTE = "Paused by sync: no longer in the code."
 PRUNE, RESTORE = "prune", "restore"
 """What the audit calls a pause and a resume by sync, to tell them from an operator's."""
@@ -100,31 +101,39 @@ def _checked(declared: Iterable[JobDefinition], known_tasks: Iterable[str]) -> l
 
 def _bring_in(definition: JobDefinition, actor: str) -> str:
     """Create or update one job; returns which list of the report it belongs to."""
-    try:
-        job = jobs.get(str(definition.tenant), definition.name)
-    except NotFound:
-        if _is_over(definition):
-            return "unchanged"
+    for _ in range(ATTEMPTS):
         try:
-            jobs.create_from(definition, source=SOURCE, actor=actor)
-        except Conflict:                                    # another process was faster
             job = jobs.get(str(definition.tenant), definition.name)
-        else:
+        except NotFound:
+            if _is_over(definition):
+                return "unchanged"
+            try:
+                jobs.create_from(definition, source=SOURCE, actor=actor)
+            except Conflict:                                # another process was faster
+                continue
             return "created"
+        try:
+            return "updated" if _update(job, definition, actor) else "unchanged"
+        except (Conflict, NotFound):                        # changed or gone since it was read
+            continue
+    raise Conflict(f"{definition.tenant}/{definition.name} was changed again and again meanwhile; repeat the sync")
+
+
+def _update(job: Job, definition: JobDefinition, actor: str) -> bool:
+    """Make a job what the code says; returns whether that changed it."""
     restored = job.paused and _paused_by_sync(job)
     note = _without_removed(job.note) if restored else job.note
     wanted = replace(definition, paused=job.paused and not restored, note=note)
     if _same(store.definition_of(job), wanted):
-        return "unchanged"
+        return False
     fields = {name: getattr(wanted, name) for name in definitions.FIELDS if name not in ("tenant", "written_as")}
-    if not restored:
-        # Read without a lock: a pause or a note that comes in meanwhile is the operator's and stays.
-        del fields["paused"], fields["note"]
     if wanted.anchor is None:
         del fields["anchor"]                                # the stored one was made up when the interval was planned
-    before = job.version
-    after = jobs.change(job, RESTORE if restored else "sync", actor, fields)
-    return "updated" if after.version != before else "unchanged"
+    if restored:
+        return bool(jobs.change(job, RESTORE, actor, fields, expected_version=job.version).columns)
+    # A pause or a note that comes in meanwhile is the operator's and stays.
+    del fields["paused"], fields["note"]
+    return bool(jobs.change(job, "sync", actor, fields).columns)
 
 
 def _same(stored: JobDefinition, wanted: JobDefinition) -> bool:
@@ -141,8 +150,12 @@ def _prune(declared: set[tuple[str, str]], actor: str) -> list[str]:
     for job in Job.objects.using(store.alias()).unfinished().filter(source=SOURCE, paused=False):
         if (job.tenant, job.name) not in declared:
             note = f"{job.note}\n{REMOVED_NOTE}".strip()[:MAX_NOTE_CHARACTERS]
-            jobs.change(job, PRUNE, actor, {"paused": True, "note": note})
-            paused.append(str(job))
+            try:
+                changed = jobs.change(job, PRUNE, actor, {"paused": True, "note": note}, expected_version=job.version)
+            except (Conflict, NotFound):                    # another process was faster; if not, the next sync sees it
+                continue
+            if changed.columns:
+                paused.append(str(job))
     return paused
 
 
