@@ -17,17 +17,17 @@ from chrono_beat.core import lifecycle
 from chrono_beat.core.ids import format_instant, to_us
 from chrono_beat.core.records import Claim, Occurrence, ScheduledExecution
 from chrono_beat_django.models import END_OF_TIME
-from chrono_beat_django.store.postgres_sql import array, at, held, held_parameters, unnest
+from chrono_beat_django.store.postgres_sql import array, at, held, unnest
 
 _END_OF_TIME_US = to_us(END_OF_TIME)
-_JOB = {"job_id": "uuid", "number": "int", "version": "int", "old_us": "bigint", "new_us": "bigint"}
+_JOB = {"job_id": "uuid", "number": "int", "epoch": "bigint", "version": "int", "old_us": "bigint", "new_us": "bigint"}
 _GUARD = f"""j.id = w.job_id AND j.partition = w.number AND j.version = w.version
         AND j.next_run_at = {at("w.old_us")}"""
 
 PLAIN = f"""WITH {held(by_member=True)}, advanced AS (
     UPDATE chrono_job j SET next_run_at = {at("w.new_us")}, replan = false
     FROM {unnest("w", **_JOB, instant="text", scheduled_us="bigint", due_us="bigint")}
-    JOIN held ON held.number = w.number
+    JOIN held ON held.number = w.number AND held.epoch = w.epoch
     WHERE {_GUARD}
     RETURNING j.id, j.tenant, j.name, j.partition, j.version, held.epoch, w.instant,
         {at("w.scheduled_us")} AS scheduled_at, {at("w.due_us")} AS due_at
@@ -46,7 +46,7 @@ GENERAL = f"""WITH {held(by_member=True)}, advanced AS (
                 AND NOT (e.state = 'scheduled' AND e.id = ANY ((SELECT %s::text[])::text[]))
         ) THEN clock_timestamp() ELSE j.finished_at END
     FROM {unnest("w", **_JOB, finishes="bool")}
-    JOIN held ON held.number = w.number
+    JOIN held ON held.number = w.number AND held.epoch = w.epoch
     WHERE {_GUARD}
     RETURNING j.id, j.tenant, j.name, j.partition, j.version, held.epoch
 )
@@ -76,19 +76,14 @@ class Batch:
 
     Args:
         member: whose partitions they are.
-        claims: at most one of a job counts, and in a partition only those of the highest epoch: lower ones are over.
+        claims: at most one of a job counts.
     """
 
     def __init__(self, member: str, claims: Sequence[Claim]) -> None:
         self.member = member
-        self.epochs: dict[int, int] = {}
-        for claim in claims:
-            if claim.epoch > self.epochs.get(claim.partition, 0):
-                self.epochs[claim.partition] = claim.epoch
         once: dict[str, Claim] = {}
         for claim in claims:
-            if claim.epoch == self.epochs[claim.partition]:
-                once.setdefault(claim.job_id, claim)
+            once.setdefault(claim.job_id, claim)
         self.claims = list(once.values())
         self.is_plain = all(
             len(c.occurrences) == 1 and c.occurrences[0].state == lifecycle.SCHEDULED for c in self.claims
@@ -105,7 +100,7 @@ class Batch:
         """Return the parameters of PLAIN."""
         occurrences = [claim.occurrences[0] for claim in self.claims]
         return [
-            *held_parameters(self.epochs), self.member, *self._job_parameters(),
+            *self._held_parameters(), *self._job_parameters(),
             array([self._instants[o.scheduled_us] for o in occurrences]),
             array([o.scheduled_us for o in occurrences]), array([o.due_us for o in occurrences]),
         ]
@@ -117,7 +112,7 @@ class Batch:
             for c in self.claims
         )
         return [
-            *held_parameters(self.epochs), self.member,
+            *self._held_parameters(),
             array(id_ for id_, _, o in self._written if o.state != lifecycle.SCHEDULED),
             *self._job_parameters(), array("t" if over else "f" for over in finishes),
             array(id_ for id_, _, _ in self._written), array(c.job_id for _, c, _ in self._written),
@@ -126,11 +121,16 @@ class Batch:
             array(o.first_missed_us for _, _, o in self._written),
         ]
 
+    def _held_parameters(self) -> list[str]:
+        pairs = {(claim.partition, claim.epoch): None for claim in self.claims}
+        return [array(number for number, _ in pairs), array(epoch for _, epoch in pairs), self.member]
+
     def _job_parameters(self) -> list[str]:
         claims = self.claims
         return [
-            array([c.job_id for c in claims]), array([c.partition for c in claims]), array([c.version for c in claims]),
-            array([c.next_run_us for c in claims]), array([_storable(c.new_next_run_us) for c in claims]),
+            array([c.job_id for c in claims]), array([c.partition for c in claims]), array([c.epoch for c in claims]),
+            array([c.version for c in claims]), array([c.next_run_us for c in claims]),
+            array([_storable(c.new_next_run_us) for c in claims]),
         ]
 
     def answer(self, rows: Iterable[tuple[str, str]]) -> list[ScheduledExecution]:

@@ -144,8 +144,8 @@ def test_inv02_a_claim_repeated_writes_nothing_twice(bench, store, epochs, past)
 
 @pytest.mark.parametrize("change", [{"epoch": 99}, {"next_run_us": 5}, {"version": 2}, {"partition": 99}])
 def test_inv02_a_claim_of_what_is_no_longer_so_changes_nothing_and_the_others_go_on(bench, store, epochs, past, change):
-    stale = bench.add_job("stale", next_run_us=past)
-    fresh = bench.add_job("fresh", next_run_us=past)
+    stale = bench.add_job("stale", next_run_us=past, partition=3)
+    fresh = bench.add_job("fresh", next_run_us=past, partition=3)
     claims = [claim_of(job, epochs) for job in due(store)]
 
     got = store.claim("a", [c._replace(**change) if c.job_id == stale else c for c in claims])
