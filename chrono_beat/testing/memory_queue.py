@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from chrono_beat.core import fairness
+from chrono_beat.core.config import Config
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.records import (
     ALREADY,
@@ -41,8 +42,6 @@ from chrono_beat.core.records import (
 from chrono_beat.testing import memory_lane
 from chrono_beat.testing.memory_lane import TOMBSTONE_US, VOID_TTL_US, Copy, Lane
 
-DEFAULT_REAP_CAP = 5
-
 _REPLIES = {"p": PUBLISHED, "a": ALREADY, "s": SKIPPED, "w": WAITING, "v": VOIDED, "e": EARLY}
 
 
@@ -58,16 +57,17 @@ class MemoryQueueStore:
 
     Args:
         clock: its ``wall_us()`` is the clock of this Redis.
-        reap_cap: reaps of one execution before it is dead-lettered, where a worker reports its child lost.
+        config: settings; the reap cap is used here.
 
-    Tests look into ``lanes`` and ``control``. ``flush()`` forgets everything, as FLUSHALL does; ``unavailable = True``
-    makes every call raise QueueUnavailable.
+    Tests look into ``lanes`` and ``control``. ``flush()`` forgets everything, as FLUSHALL does; another ``repl`` is
+    another server's replication id, as after a failover; ``unavailable = True`` makes every call raise
+    QueueUnavailable.
     """
 
-    def __init__(self, clock: WallClock, *, reap_cap: int = DEFAULT_REAP_CAP) -> None:
+    def __init__(self, clock: WallClock, config: Config | None = None) -> None:
         self.unavailable = False
-        self.replication_id = "memory-1"
-        self.reap_cap = reap_cap
+        self.repl = "memory-1"
+        self.reap_cap = (config or Config()).reap_cap
         self._clock = clock
         self._lock = threading.RLock()
         self.flush()
@@ -102,9 +102,7 @@ class MemoryQueueStore:
 
     def lane_state(self, lane: int) -> LaneState:
         with self._in(lane) as it:
-            return LaneState(
-                it.generation, self.replication_id, it.replication_id, it.quarantine_until, it.now,
-            )
+            return LaneState(it.generation, self.repl, it.replication_id, it.quarantine_until, it.now)
 
     def open_lane(self, lane: int, generation: int, replication_id: str, quarantine_us: int) -> bool:
         with self._in(lane) as old:
@@ -356,6 +354,6 @@ class MemoryQueueStore:
     def server_facts(self) -> dict[str, str]:
         with self._reach():
             return {
-                "version": "7.2.0", "maxmemory_policy": "noeviction", "replication_id": self.replication_id,
+                "version": "7.2.0", "maxmemory_policy": "noeviction", "replication_id": self.repl,
                 "mode": "standalone",
             }
