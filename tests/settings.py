@@ -1,5 +1,7 @@
 """Django's settings for all tests: SQLite in a file, or the PostgreSQL that CHRONO_TEST_DSN names."""
+import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ DSN = os.environ.get("CHRONO_TEST_DSN", "")
 DIRECTORY = Path(tempfile.gettempdir()) / f"chrono_beat_tests_{os.getpid()}"
 if not DSN:
     DIRECTORY.mkdir(exist_ok=True)
+    atexit.register(shutil.rmtree, DIRECTORY, ignore_errors=True)
 
 DATABASES = {"default": postgres_database(DSN) if DSN else sqlite_database(DIRECTORY / "tests.sqlite3")}
 SECRET_KEY = "for tests only"
