@@ -28,12 +28,17 @@ from chrono_beat.core.errors import (
     QueueUnavailable,
 )
 from chrono_beat.core.retry import Retry
-from chrono_beat.core.schedule import Schedule, preview_notes
+from chrono_beat.core.schedule import Schedule
 from chrono_beat_django import wiring
 from chrono_beat_django.models import SOURCES, Execution, ExecutionQuerySet, Job, JobQuerySet, new_job_id
+from chrono_beat_django.preview import Preview, preview
 from chrono_beat_django.store import definitions as store
 
-MAX_PREVIEW = 1_000
+__all__ = [
+    "Changed", "Preview", "change", "create", "create_from", "delete", "executions", "get", "list", "pause", "preview",
+    "resume", "trigger", "update", "warnings_for",
+]
+
 MAX_TOKEN_CHARACTERS = 200
 _SCHEDULE_FIELDS = ("schedule_kind", "expression", "timezone", "start", "end", "anchor")
 _WAYS = ("cron", "every", "at", "schedule")
@@ -53,20 +58,6 @@ class Changed(NamedTuple):
 
     job: Job
     columns: frozenset[str]
-
-
-class Preview(NamedTuple):
-    """The next runs of a schedule.
-
-    Args:
-        runs: aware UTC instants, oldest first; fewer than asked for where the schedule ends.
-        timezone: the zone that people read them in.
-        notes: what to know about this schedule, a sentence each.
-    """
-
-    runs: tuple[datetime, ...]
-    timezone: str
-    notes: tuple[str, ...]
 
 
 def create(
@@ -243,28 +234,6 @@ def trigger(job: Job | uuid.UUID | str, *, token: str | None = None, actor: str 
         store.write_event(found, "trigger", actor, now_us, detail)
         transaction.on_commit(_wake, using=store.alias())
     return execution
-
-
-def preview(job: Job | JobDefinition, count: int = 10) -> Preview:
-    """Return the next runs of a job or a definition, as if it were not paused.
-
-    Raises:
-        InvalidInput: the definition is wrong, or *count* is not from 1 to 1,000.
-    """
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_PREVIEW:
-        raise InvalidInput(Problem("count", f"must be a whole number from 1 to {MAX_PREVIEW:,}"))
-    now = ids.from_us(wiring.now_us())
-    if isinstance(job, Job):
-        given = store.definition_of(job)
-    else:
-        given = definitions.validate(job, now_us=ids.to_us(now), config=wiring.config(), planned=True)
-    schedule = given.schedule(now)
-    runs: tuple[datetime, ...] = ()
-    following = definitions.first_run(schedule, given.schedule_kind, now)
-    while following is not None and len(runs) < min(count, given.max_occurrences or count):
-        runs += (following,)
-        following = schedule.next_after(following)
-    return Preview(runs, given.timezone, tuple(preview_notes(schedule, now)))
 
 
 def warnings_for(job: Job | JobDefinition) -> Sequence[Problem]:

@@ -65,7 +65,7 @@ class JobDefinition:
         grace: seconds by which an occurrence may be late before the misfire policy judges it; None for the default.
         spread: seconds over which jobs of the same instant are spread, each by an offset of its own; None for the
             tenant's, 0 for none.
-        max_occurrences: scheduled occurrences in all; None for no end.
+        max_occurrences: scheduled occurrences in all; not available yet, since no claim counts them.
         retry: attempts after a plain failure.
         idempotent: "unknown", "yes" or "no" (or None, True, False): whether running twice does no harm.
         key_scope: "occurrence" or "attempt": which id the target gets as its idempotency key.
@@ -304,6 +304,8 @@ def _check_numbers(values: dict[str, Any], problems: list[Problem]) -> None:
         if wrong:
             refused.add(name)
             problems.append(Problem(name, wrong))
+    if values["max_occurrences"] is not None and "max_occurrences" not in refused:
+        problems.append(Problem("max_occurrences", "is not available yet; give an end instead", "unavailable"))
     soft, hard = values["soft_limit"], values["max_duration"]
     if not refused & {"soft_limit", "max_duration"} and soft is not None and hard is not None and soft >= hard:
         problems.append(Problem("soft_limit", f"must be less than max_duration, which is {hard:g} seconds"))

@@ -91,7 +91,7 @@ def test_everything_that_may_be_said_is_stored():
     job = create(
         every=600, cron=None, start=NOON + timedelta(seconds=30), end="2027-01-01T00:00:00Z", headers={"a": 1},
         pool="chrono.gold", priority=1, soft_limit=60, max_duration=timedelta(minutes=2), expires_after=120,
-        concurrency="allow", misfire="all", misfire_cap=9, grace=5, spread=30, max_occurrences=7, idempotent=True,
+        concurrency="allow", misfire="all", misfire_cap=9, grace=5, spread=30, idempotent=True,
         retry=Retry(max_attempts=4, base=1, factor=3, maximum=9, jitter=0), key_scope="attempt", note="why",
         args="[1 ]",
     )
@@ -103,7 +103,7 @@ def test_everything_that_may_be_said_is_stored():
     assert (stored.headers, stored.pool, stored.priority, stored.args) == ('{"a": 1}', "chrono.gold", 1, "[1 ]")
     assert (stored.soft_limit_seconds, stored.max_duration_seconds, stored.expires_after_seconds) == (60, 120, 120)
     assert (stored.concurrency, stored.misfire, stored.misfire_cap, stored.grace_seconds) == ("allow", "all", 9, 5)
-    assert (stored.spread_seconds, stored.max_occurrences, stored.idempotent) == (30, 7, "yes")
+    assert (stored.spread_seconds, stored.idempotent) == (30, "yes")
     assert (stored.max_attempts, stored.retry_base_seconds, stored.retry_factor) == (4, 1, 3)
     assert (stored.retry_maximum_seconds, stored.retry_jitter) == (9, 0)
     assert (stored.key_scope, stored.note) == ("attempt", "why")

@@ -4,6 +4,7 @@ import math
 import uuid
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from chrono_beat.core import ids, payload
 from chrono_beat.core.config import Config
-from chrono_beat.core.definition import JobDefinition, first_run, schedule_fields, validate, warnings_for
+from chrono_beat.core.definition import FIELDS, JobDefinition, first_run, schedule_fields, validate, warnings_for
 from chrono_beat.core.errors import InvalidInput
 from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import CeleryCrontab, Cron, Interval, Once
@@ -54,6 +55,14 @@ def test_defaults_are_those_of_the_documentation():
     assert job.max_attempts() == 1
     assert checked(idempotent=True).max_attempts() == 3
     assert checked(idempotent=True, retry=Retry(max_attempts=1)).max_attempts() == 1
+
+
+def test_the_documentation_has_every_field():
+    page = (Path(__file__).parents[2] / "docs" / "jobs.rst").read_text()
+    table = page.partition("What may be said of a job")[2].partition("What an edit does")[0]
+
+    said = {*FIELDS} - {"schedule_kind", "expression", "written_as"}
+    assert {name for name in said if f"``{name}``" not in table} == set()
 
 
 def test_everything_wrong_is_told_at_once():
@@ -124,6 +133,7 @@ def test_a_schedule_that_cannot_be_meant_is_refused_under_the_name_it_was_given_
     ("expires_after", timedelta(seconds=-1), "seconds"), ("grace", -0.1, "seconds"), ("grace", "1h", "str"),
     ("spread", -1, "seconds"), ("spread", 0.5, "whole"), ("spread", 90_000, "seconds"),
     ("misfire_cap", 0, "1 to"), ("max_occurrences", 0, "1 to"), ("max_occurrences", True, "bool"),
+    ("max_occurrences", 3, "not available yet"),
     ("note", "x" * 2001, "2,000"), ("paused", "yes", "true or false"),
     ("retry", 3, "Retry"), ("retry", Retry(max_attempts=0), "max_attempts"), ("retry", Retry(base=-1), "base"),
     ("retry", Retry(factor=0.5), "factor"), ("retry", Retry(jitter=1.1), "jitter"),

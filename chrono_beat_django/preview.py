@@ -1,0 +1,52 @@
+"""The next runs of a job, for people who are about to save or to wait."""
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from chrono_beat.core import definition as definitions
+from chrono_beat.core import ids
+from chrono_beat.core.definition import JobDefinition
+from chrono_beat.core.errors import InvalidInput, Problem
+from chrono_beat.core.schedule import preview_notes
+from chrono_beat_django import wiring
+from chrono_beat_django.models import Job
+from chrono_beat_django.store import definitions as store
+
+MAX_PREVIEW = 1_000
+
+
+class Preview(NamedTuple):
+    """The next runs of a schedule.
+
+    Args:
+        runs: aware UTC instants, oldest first; fewer than asked for where the schedule ends.
+        timezone: the zone that people read them in.
+        notes: what to know about this schedule, a sentence each.
+    """
+
+    runs: tuple[datetime, ...]
+    timezone: str
+    notes: tuple[str, ...]
+
+
+def preview(job: Job | JobDefinition, count: int = 10) -> Preview:
+    """Return the next runs of a job or a definition, as if it were not paused.
+
+    Raises:
+        InvalidInput: the definition is wrong, or *count* is not from 1 to 1,000.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_PREVIEW:
+        raise InvalidInput(Problem("count", f"must be a whole number from 1 to {MAX_PREVIEW:,}"))
+    now = ids.from_us(wiring.now_us())
+    if isinstance(job, Job):
+        given = store.definition_of(job)
+    else:
+        given = definitions.validate(job, now_us=ids.to_us(now), config=wiring.config(), planned=True)
+    schedule = given.schedule(now)
+    runs: tuple[datetime, ...] = ()
+    following = definitions.first_run(schedule, given.schedule_kind, now)
+    while following is not None and len(runs) < count:
+        runs += (following,)
+        following = schedule.next_after(following)
+    return Preview(runs, given.timezone, tuple(preview_notes(schedule, now)))
