@@ -7,11 +7,11 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
 from typing import NamedTuple
 
 import celery
 import django
-import redis
 from django.db import connections
 
 from chrono_beat import __version__
@@ -66,7 +66,7 @@ def examine() -> list[Finding]:
 def _versions() -> Iterator[Finding]:
     parts = {
         "chrono_beat": __version__, "Python": platform.python_version(), "Django": django.get_version(),
-        "Celery": celery.__version__, "redis-py": redis.__version__,
+        "Celery": celery.__version__, "redis-py": version("redis"),
     }
     yield Finding("versions", GOOD, ", ".join(f"{name} {version}" for name, version in parts.items()))
 
@@ -76,14 +76,14 @@ def _database() -> Iterator[Finding]:
     connection.ensure_connection()
     if connection.vendor == "postgresql":
         number = connection.pg_version
-        version, least, name = (number // 10_000, number % 10_000), LEAST_POSTGRES, "PostgreSQL"
+        release, least, name = (number // 10_000, number % 10_000), LEAST_POSTGRES, "PostgreSQL"
     elif connection.vendor == "sqlite":
-        version, least, name = tuple(connection.Database.sqlite_version_info[:2]), LEAST_SQLITE, "SQLite"
+        release, least, name = tuple(connection.Database.sqlite_version_info[:2]), LEAST_SQLITE, "SQLite"
     else:
         yield Finding("database", BAD, f"{connection.vendor} is not supported", "use PostgreSQL or SQLite")
         return
-    text = f"{name} {version[0]}.{version[1]}"
-    if version < least:
+    text = f"{name} {release[0]}.{release[1]}"
+    if release < least:
         yield Finding("database", BAD, f"{text} is too old", f"upgrade to {name} {least[0]}.{least[1]} or newer")
     elif name == "SQLite":
         yield Finding("database", GOOD, f"{text}: good for one dispatcher on one machine")
@@ -114,9 +114,9 @@ def _indexes() -> Iterator[Finding]:
 
 def _redis() -> Iterator[Finding]:
     facts = wiring.queue().server_facts()
-    version = tuple(int(part) for part in facts.get("version", "0.0").split(".")[:2])
+    release = tuple(int(part) for part in facts.get("version", "0.0").split(".")[:2])
     text = f"{facts.get('name', 'Redis')} {facts.get('version', '?')}"
-    if version < LEAST_REDIS:
+    if release < LEAST_REDIS:
         yield Finding("redis", BAD, f"{text} is too old", "upgrade to Redis 6.2 or Valkey 7.2")
     else:
         yield Finding("redis", GOOD, text)
