@@ -25,5 +25,7 @@ class ChronoBeatConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Listen for the end of this application's migrations."""
+        """Register the system checks and listen for the end of this application's migrations."""
+        from chrono_beat_django import checks  # noqa: F401 - importing registers them
+
         post_migrate.connect(after_migrate, sender=self)

@@ -30,7 +30,6 @@ class Config:
         partition_lease_ttl: seconds a partition's lease lasts without renewal.
         partition_renew_every: seconds between two renewals of partitions.
         skew_margin: seconds taken off every deadline that is worked out from another server's clock.
-        start_window: seconds from draw within which a delivery must begin (protocol rule 10).
         reap_cap: reaps of one execution before it is dead-lettered.
         reap_every: seconds between two looks for expired leases.
         record_batch: outcomes recorded in one transaction.
@@ -55,7 +54,6 @@ class Config:
     partition_lease_ttl: float = 5.0
     partition_renew_every: float = 1.0
     skew_margin: float = 0.5
-    start_window: float = 2.0
     reap_cap: int = 5
     reap_every: float = 1.0
     record_batch: int = 1000
@@ -70,7 +68,7 @@ class Config:
 NAMES = tuple(f.name.upper() for f in fields(Config))
 _AT_LEAST = {
     "partitions": 1, "lanes": 1, "horizon": 1, "look_ahead_every": 0.05, "claim_batch": 1, "publish_batch": 1, "lease_ttl": 1,
-    "renew_every": 0.1, "partition_lease_ttl": 1, "partition_renew_every": 0.1, "skew_margin": 0, "start_window": 0.1,
+    "renew_every": 0.1, "partition_lease_ttl": 1, "partition_renew_every": 0.1, "skew_margin": 0,
     "reap_cap": 1, "reap_every": 0.05, "record_batch": 1, "max_payload": 1, "retention_days": 1,
 }
 _AT_MOST = {"partitions": MAX_PARTITIONS, "lanes": MAX_LANES, "horizon": 600, "publish_batch": 1000, "claim_batch": 10_000}
@@ -79,7 +77,6 @@ _RELATIONS = (
     ("partition_renew_every", "partition_lease_ttl", 0.5, "a partition's lease must outlive at least one failed renewal"),
     ("skew_margin", "partition_lease_ttl", 0.5, "the margin must leave most of the partition's lease for publishing"),
     ("look_ahead_every", "horizon", 0.5, "the look-ahead must come round well before the horizon runs out"),
-    ("start_window", "lease_ttl", 0.5, "a delivery must begin well before its lease ends"),
 )
 
 

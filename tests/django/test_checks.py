@@ -99,7 +99,6 @@ def test_wrong_settings_are_told_once(settings):
     assert checks.check_layout(databases=["default"]) == []
 
 
-@pytest.mark.xfail(reason="apps.py does not import the checks yet")
 def test_the_application_registers_its_checks():
     """In a process of its own, since this module has imported them already."""
     command = [sys.executable, "-m", "django", "check", "--list-tags"]
