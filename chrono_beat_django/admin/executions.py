@@ -1,0 +1,150 @@
+"""Executions: what ran, what waits, what went wrong."""
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.timezone import now
+
+from chrono_beat.core import ids
+from chrono_beat_django.admin.instants import EMPTY
+from chrono_beat_django.admin.pages import (
+    DefaultFilter,
+    ReadOnlyPage,
+    TenantFilter,
+    instant_column,
+    rows_of_jobs_named,
+)
+from chrono_beat_django.models import Execution
+
+RECENT = timedelta(days=1)
+
+
+class PeriodFilter(DefaultFilter):
+    """How far back the list goes.
+
+    A day unless asked for more: PostgreSQL keeps a table for each day, so the others are not even opened. One job's
+    executions come from an index, so they are never cut; nor is a list that would be empty.
+    """
+
+    title = "scheduled"
+    parameter_name = "period"
+    words = (("day", "In the past 24 hours or later"), ("week", "In the past 7 days or later"), ("any", "Any time"))
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], *args: Any) -> None:
+        super().__init__(request, params, *args)
+        self._of_jobs = bool(request.GET.get("q", "").strip() or request.GET.get("job_id"))
+        self._idle = False
+
+    def chosen(self) -> str:
+        """Return the word that holds."""
+        return "any" if not self.value() and (self._of_jobs or self._idle) else super().chosen()
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Narrow the list."""
+        self._idle = not (self.value() or self._of_jobs or queryset.filter(scheduled_at__gte=now() - RECENT).exists())
+        days = {"day": 1, "week": 7}.get(self.chosen())
+        return queryset.filter(scheduled_at__gte=now() - timedelta(days=days)) if days else queryset
+
+
+@admin.register(Execution)
+class ExecutionPage(ReadOnlyPage):
+    """One attempt at an occurrence each, the latest first."""
+
+    list_display = ("job", "kind", "outcome", "scheduled", "started", "finished", "lateness", "attempt", "deliveries",
+                    "worker")
+    list_filter = (PeriodFilter, "state", "kind", TenantFilter)
+    search_fields = ("job_name",)
+    search_help_text = "Beginning of a job's name, tenant/name, a job's id, or an execution's id."
+    ordering = ("-scheduled_at", "-attempt")
+    long_columns = ("args", "kwargs", "error", "result")
+    fieldsets = (
+        (None, {"fields": ("id", "job_link", "kind", "outcome", "error_text", "worker")}),
+        ("When", {"fields": ("scheduled", "due", "published", "started", "finished", "lateness", "publish_lateness",
+                             "cancel_requested")}),
+        ("Counts", {"fields": ("attempt", "retries", "deliveries", "missed")}),
+        ("Content", {"fields": ("arguments", "keyword_arguments", "job_version", "result")}),
+        ("Place", {"classes": ("collapse",), "fields": ("partition", "holder_epoch")}),
+    )
+    scheduled = instant_column("scheduled_at", "scheduled")
+    due = instant_column("due_at", "due")
+    published = instant_column("published_at", "published")
+    started = instant_column("started_at", "started")
+    finished = instant_column("finished_at", "finished")
+    cancel_requested = instant_column("cancel_requested_at", "cancel requested")
+
+    @admin.display(description="job")
+    def job(self, execution: Execution) -> str:
+        """Return the job's name at that time."""
+        return f"{execution.tenant}/{execution.job_name or execution.job_id}"
+
+    @admin.display(description="job")
+    def job_link(self, execution: Execution) -> str:
+        """Return the job's name, leading to the job; Django says so there if it is gone."""
+        url = reverse("admin:chrono_beat_job_change", args=[execution.job_id])
+        return format_html('<a href="{}">{}</a>', url, self.job(execution))
+
+    @admin.display(description="state")
+    def outcome(self, execution: Execution) -> str:
+        """Return the state and, where there is one, its reason."""
+        return f"{execution.state}: {execution.reason}" if execution.reason else execution.state
+
+    @admin.display(description="lateness")
+    def lateness(self, execution: Execution) -> str:
+        """Return how long after its due time it started."""
+        return _milliseconds(execution.due_at, execution.started_at)
+
+    @admin.display(description="publish lateness")
+    def publish_lateness(self, execution: Execution) -> str:
+        """Return how long after its due time workers could read it."""
+        return _milliseconds(execution.due_at, execution.published_at)
+
+    @admin.display(description="missed occurrences")
+    def missed(self, execution: Execution) -> str:
+        """Return how many occurrences this row stands for."""
+        if not execution.missed_count:
+            return EMPTY
+        return f"{execution.missed_count:,}, the first at {type(self).first_missed(self, execution)}"
+
+    first_missed = instant_column("first_missed_at", "first missed")
+
+    @admin.display(description="error")
+    def error_text(self, execution: Execution) -> str:
+        """Return the error with its lines as they are."""
+        return format_html("<pre>{}</pre>", execution.error) if execution.error else EMPTY
+
+    @admin.display(description="args")
+    def arguments(self, execution: Execution) -> str:
+        """Return the stored text."""
+        return "as the job has them" if execution.args is None else execution.args
+
+    @admin.display(description="kwargs")
+    def keyword_arguments(self, execution: Execution) -> str:
+        """Return the stored text."""
+        return "as the job has them" if execution.kwargs is None else execution.kwargs
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str,
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find executions by job, or one by its id; an occurrence's key finds all its attempts."""
+        term = search_term.strip()
+        for attempt in ("", ":1"):                          # as it is, or an occurrence's key
+            try:
+                named = ids.parse_execution_id(term + attempt)
+                job_id = uuid.UUID(named.job_id)
+            except ValueError:
+                continue
+            # By the columns of the database's key: an id alone does not say in which day's table to look.
+            found = queryset.filter(job_id=job_id, scheduled_at=ids.from_us(named.scheduled_us))
+            return (found if attempt else found.filter(attempt=named.attempt)), False
+        return (rows_of_jobs_named(queryset, term) if term else queryset), False
+
+
+def _milliseconds(due: datetime, then: datetime | None) -> str:
+    return EMPTY if then is None else f"{(then - due) / timedelta(milliseconds=1):,.0f} ms"

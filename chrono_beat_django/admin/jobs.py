@@ -1,0 +1,351 @@
+"""Jobs: the list with what each does next and did last, the form, and pausing, resuming and running from the list."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.actions import delete_selected
+from django.db import DatabaseError
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+
+from chrono_beat.core import lifecycle
+from chrono_beat.core.errors import ChronoError, InvalidInput, NotFound, QueueUnavailable
+from chrono_beat.core.schedule import ScheduleError
+from chrono_beat_django import jobs, wiring
+from chrono_beat_django.admin.forms import JobForm, once_at
+from chrono_beat_django.admin.instants import EMPTY, for_form, form_zone, in_utc, in_zone
+from chrono_beat_django.admin.pages import DefaultFilter, Page, TenantFilter, jobs_named
+from chrono_beat_django.models import Execution, Job
+
+RUNS_SHOWN = 10
+MOST_ACTED_ON = 1_000
+"""Jobs that one action takes; each is a transaction, and a page has to come back some time."""
+MOST_MESSAGES = 20
+REASON_SHOWN_CHARACTERS = 200
+
+
+class StateFilter(DefaultFilter):
+    """What a job is up to. Jobs that are over are left out unless asked for: the index of names leaves them out too."""
+
+    title = "state"
+    parameter_name = "state"
+    words = (("unfinished", "Not finished"), ("active", "Active"), ("paused", "Paused"),
+             ("quarantined", "Quarantined"), ("finished", "Finished"), ("any", "Any"))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Narrow the list."""
+        state = self.chosen()
+        if state == "any":
+            return queryset
+        if state == "finished":
+            return queryset.filter(finished_at__isnull=False)
+        unfinished = queryset.filter(finished_at__isnull=True)
+        if state == "quarantined":
+            return unfinished.exclude(quarantined_reason="")
+        if state == "paused":
+            return unfinished.filter(paused=True, quarantined_reason="")
+        return unfinished.filter(paused=False, quarantined_reason="") if state == "active" else unfinished
+
+
+class JobActions(Page):
+    """Pausing, resuming, running and deleting: each job by itself, so that one that is refused stops no other."""
+
+    actions = ("pause_jobs", "resume_jobs", "trigger_jobs", "delete_selected")
+
+    @admin.action(description="Pause selected jobs", permissions=["change"])
+    def pause_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        """Stop firing them until they are resumed."""
+        def pause(job: Job) -> str:
+            jobs.pause(job, actor=_actor(request))
+            return "paused"
+
+        self._each(request, queryset, pause)
+
+    @admin.action(description="Resume selected jobs from now on", permissions=["change"])
+    def resume_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        """Fire them again from now on; what fell into the pause is not made up for."""
+        def resume(job: Job) -> str:
+            resumed = jobs.resume(job, actor=_actor(request))
+            return f"resumed, next run {in_zone(resumed.next_run_at, resumed.timezone)}"
+
+        self._each(request, queryset, resume)
+
+    @admin.action(description="Run selected jobs now", permissions=["change"])
+    def trigger_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        """Run them once beside their schedules."""
+        def trigger(job: Job) -> str:
+            execution = jobs.trigger(job, actor=_actor(request))
+            active = None if job.concurrency == "allow" else Execution.objects.of_job(job.id).filter(
+                state=lifecycle.RUNNING).first()
+            warning = f"; it may be skipped, since {active} runs since {in_utc(active.started_at)}" if active else ""
+            return f"to be run now as execution {execution.id}{warning}"
+
+        self._each(request, queryset, trigger)
+
+    @admin.action(description="Delete selected jobs", permissions=["delete"])
+    def delete_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Ask, then delete; their history stays."""
+        if self._too_many(request, queryset):
+            return None
+        response: HttpResponse | None = delete_selected(self, request, queryset)
+        if response is None:
+            self._tell_where_redis_is_away(request)
+        return response
+
+    def _each(self, request: HttpRequest, queryset: QuerySet[Job], deed: Callable[[Job], str]) -> None:
+        """Do something to every job, telling of each what became of it."""
+        if self._too_many(request, queryset):
+            return
+        done, refused = [], []
+        for job in queryset:
+            try:
+                done.append(f"{job}: {deed(job)}.")
+            except (ChronoError, DatabaseError) as error:
+                refused.append(f"{job}: {error}.")
+        self._tell(request, messages.SUCCESS, done)
+        self._tell(request, messages.ERROR, refused)
+        self._tell_where_redis_is_away(request)
+
+    def _too_many(self, request: HttpRequest, queryset: QuerySet[Job]) -> bool:
+        if len(queryset.order_by().values_list("pk")[:MOST_ACTED_ON + 1]) <= MOST_ACTED_ON:
+            return False
+        self.message_user(request, f"Nothing was done: an action takes {MOST_ACTED_ON:,} jobs at most. Narrow the "
+                                   "list, or use the command “chrono jobs”.", messages.ERROR)
+        return True
+
+    def _tell(self, request: HttpRequest, level: int, sentences: list[str]) -> None:
+        for sentence in sentences[:MOST_MESSAGES]:
+            self.message_user(request, sentence, level)
+        if len(sentences) > MOST_MESSAGES:
+            self.message_user(request, f"The same for {len(sentences) - MOST_MESSAGES:,} more jobs.", level)
+
+    def _tell_where_redis_is_away(self, request: HttpRequest) -> None:
+        """Say that an edit may not have arrived everywhere yet.
+
+        The edit has committed and told Redis, or tried to: what came of it is a Python warning, which no page can catch
+        in a process of many threads. So the page asks whether Redis is there now.
+        """
+        try:
+            wiring.queue().wake_dispatchers()
+        except QueueUnavailable as error:
+            self.message_user(
+                request, f"It is saved, but Redis cannot be reached ({error}): until it can, occurrences of the old "
+                         "version may still start. Save again then to be sure.", messages.WARNING)
+
+
+@admin.register(Job)
+class JobPage(JobActions):
+    """Jobs by tenant and name."""
+
+    form = JobForm
+    list_display = ("tenant", "name", "schedule", "timezone", "next_run", "state", "last_execution")
+    list_display_links = ("name",)
+    list_filter = (StateFilter, TenantFilter, "schedule_kind", "source")
+    search_fields = ("name",)
+    search_help_text = "Part of a name, tenant/part of a name, or a job's id."
+    long_columns = ("args", "kwargs", "headers", "note")
+    fieldsets = (
+        (None, {"fields": ("tenant", "name", "task", "args", "kwargs", "paused", "note")}),
+        ("Schedule", {"fields": ("schedule_kind", "expression", "timezone", "start_at", "end_at", "anchor_at",
+                                 "spread_seconds")}),
+        ("Policies", {"fields": ("concurrency", "misfire", "misfire_cap", "grace_seconds", "expires_after_seconds",
+                                 "soft_limit_seconds", "max_duration_seconds")}),
+        ("Retries", {"fields": ("idempotent", "max_attempts", "retry_base_seconds", "retry_factor",
+                                "retry_maximum_seconds", "retry_jitter", "key_scope")}),
+        ("Delivery", {"fields": ("pool", "priority", "headers")}),
+    )
+    stored = (
+        (None, {"fields": ("state", "next_run", "next_runs", "links")}),
+        ("Stored", {"classes": ("collapse",),
+                    "fields": ("id", "version", "source", "created", "changed", "partition")}),
+    )
+    readonly_fields = ("state", "next_run", "next_runs", "links", "id", "version", "source", "created", "changed",
+                       "partition")
+    # What the validator refuses for now: there to be emptied where it came into the table all the same.
+    unavailable = ("exclusion_group", "max_occurrences")
+    # What somebody who may only look sees in place of the form's instants, which have no zone outside the form.
+    seen = {"start_at": "start", "end_at": "end", "anchor_at": "anchor", "expression": "schedule"}
+
+    def get_fieldsets(self, request: HttpRequest, obj: Job | None = None) -> Any:
+        """Return the form's sections, around them what is known of a stored job."""
+        if obj is None:
+            return self.fieldsets
+        unavailable = tuple(column for column in self.unavailable if getattr(obj, column))
+        shown = [(title, options | {"fields": options["fields"] + (unavailable if title == "Policies" else ())})
+                 for title, options in self.fieldsets]
+        if not self.has_change_permission(request, obj):
+            shown = [(title, options | {"fields": tuple(self.seen.get(name, name) for name in options["fields"])})
+                     for title, options in shown]
+        return (self.stored[0], *shown, self.stored[1])
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Job | None = None) -> tuple[str, ...]:
+        """Fix what is stored and, once there is a job, its tenant."""
+        return self.readonly_fields if obj is None else (*self.readonly_fields, "tenant")
+
+    def get_form(self, request: HttpRequest, obj: Job | None = None, change: bool = False, **kwargs: Any) -> Any:
+        """Return the form, which has to know who fills it in."""
+        form = super().get_form(request, obj, change, **kwargs)
+        form.actor = _actor(request)
+        return form
+
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Show or save the form."""
+        response = super().changeform_view(request, object_id, form_url, extra_context)
+        if request.method == "POST" and response.status_code == 302:
+            self._tell_where_redis_is_away(request)
+        return response
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Put the schedule into the page's title."""
+        if context.get("original") is not None:
+            context["subtitle"] = f"{context['original']} · {self.schedule(context['original'])}"
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: Job, form: JobForm, change: bool) -> None:
+        """Say what will happen next; the form has saved the job."""
+        self.message_user(request, f"{obj}: {self.schedule(obj)}, next run {self.next_run(obj)}.", messages.INFO)
+        for problem in jobs.warnings_for(obj):
+            self.message_user(request, f"{problem.field}: {problem.message}.", messages.WARNING)
+
+    def delete_model(self, request: HttpRequest, obj: Job) -> None:
+        """Delete one job."""
+        jobs.delete(obj, actor=_actor(request))
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Ask, then delete."""
+        response = super().delete_view(request, object_id, extra_context)
+        if request.method == "POST" and response.status_code == 302:
+            self._tell_where_redis_is_away(request)
+        return response
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        """Delete several jobs, each by itself; one that somebody else has deleted is as gone."""
+        for job in queryset:
+            try:
+                jobs.delete(job, actor=_actor(request))
+            except NotFound:
+                pass
+            except (ChronoError, DatabaseError) as error:
+                self.message_user(request, f"{job} was not deleted: {error}.", messages.ERROR)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str,
+    ) -> tuple[QuerySet[Job], bool]:
+        """Find jobs by name or id."""
+        term = search_term.strip()
+        return (jobs_named(queryset, term) if term else queryset), False
+
+    def complete(self, rows: list[Job]) -> None:
+        """Look up every job's last execution that has left the due index."""
+        last = Execution.objects.of_job(OuterRef("pk")).exclude(state=lifecycle.SCHEDULED)
+        found = dict(Job.objects.order_by().filter(pk__in=[job.pk for job in rows])
+                     .values_list("pk", Subquery(last.values("id")[:1])))
+        executions = {execution.id: execution for execution in Execution.objects.only(
+            "id", "state", "reason", "scheduled_at").filter(id__in=[name for name in found.values() if name])}
+        for job in rows:
+            job.seen_last = executions.get(found.get(job.pk))
+
+    # -- columns ------------------------------------------------------------------------------------------------------
+
+    @admin.display(description="schedule")
+    def schedule(self, job: Job) -> str:
+        """Return the schedule as it is stored; a one-off's instant in the form's zone."""
+        if job.schedule_kind == "interval":
+            return f"every {job.expression} s"
+        if job.schedule_kind == "once" and (at := once_at(job)) is not None:
+            return f"once at {for_form(at)} {form_zone()}"
+        if job.schedule_kind == "celery":
+            return _celery_words(job.expression)
+        return job.expression
+
+    @admin.display(description="next run")
+    def next_run(self, job: Job) -> str:
+        """Return the next run in the job's zone."""
+        return in_zone(job.next_run_at, job.timezone)
+
+    @admin.display(description="state")
+    def state(self, job: Job) -> str:
+        """Return what the job is up to, with the reason where something is wrong."""
+        if job.finished_at is not None:
+            return "finished"
+        if job.quarantined_reason:
+            return f"quarantined: {Truncator(job.quarantined_reason).chars(REASON_SHOWN_CHARACTERS)}"
+        return "paused" if job.paused else "active"
+
+    @admin.display(description="last execution")
+    def last_execution(self, job: Job) -> str:
+        """Return how the last execution ended or where it is, leading to it."""
+        last = job.seen_last
+        if last is None:
+            return EMPTY
+        url = reverse("admin:chrono_beat_execution_change", args=[admin.utils.quote(last.id)])
+        return format_html('<a href="{}" title="{}">{}</a>', url, in_utc(last.scheduled_at),
+                           f"{last.state}: {last.reason}" if last.reason else last.state)
+
+    @admin.display(description=f"next {RUNS_SHOWN} runs")
+    def next_runs(self, job: Job) -> str | SafeString:
+        """Return the coming runs in the job's zone and what is to be known about them, as if it were not paused."""
+        try:
+            coming = jobs.preview(job, RUNS_SHOWN)
+        except (InvalidInput, ScheduleError) as error:
+            return f"none can be worked out: {error}"
+        runs = format_html_join("", "<li>{}</li>", ((in_zone(run, coming.timezone),) for run in coming.runs))
+        notes = format_html_join("", "<li>{}</li>", ((note,) for note in coming.notes))
+        shown = format_html("<ol>{}</ol>", runs) if coming.runs else "none"
+        return format_html("{}<ul>{}</ul>", shown, notes) if coming.notes else shown
+
+    @admin.display(description="see also")
+    def links(self, job: Job) -> SafeString:
+        """Lead to what the job did and to what was done to it."""
+        executions, events = reverse("admin:chrono_beat_execution_changelist"), reverse(
+            "admin:chrono_beat_jobevent_changelist")
+        return format_html('<a href="{}?job_id={}">executions</a>, <a href="{}?job_id={}">changes</a>',
+                           executions, job.pk, events, job.pk)
+
+    @admin.display(description="start")
+    def start(self, job: Job) -> str:
+        """Return the start in the job's zone."""
+        return in_zone(job.start_at, job.timezone)
+
+    @admin.display(description="end")
+    def end(self, job: Job) -> str:
+        """Return the end in the job's zone."""
+        return in_zone(job.end_at, job.timezone)
+
+    @admin.display(description="anchor")
+    def anchor(self, job: Job) -> str:
+        """Return the anchor in the job's zone."""
+        return in_zone(job.anchor_at, job.timezone)
+
+    @admin.display(description="created")
+    def created(self, job: Job) -> str:
+        """Return when and by whom."""
+        return f"{in_utc(job.created_at)}{f' by {job.created_by}' if job.created_by else ''}"
+
+    @admin.display(description="changed")
+    def changed(self, job: Job) -> str:
+        """Return when it was last written."""
+        return in_utc(job.updated_at)
+
+
+def _celery_words(expression: str) -> str:
+    """Return Celery's five fields in one line, named since their order is not cron's."""
+    try:
+        minute, hour, day_of_week, day_of_month, month = json.loads(expression)
+    except ValueError:
+        return expression
+    return f"minute {minute}, hour {hour}, day of week {day_of_week}, day of month {day_of_month}, month {month}"
+
+
+def _actor(request: HttpRequest) -> str:
+    return str(request.user.get_username())

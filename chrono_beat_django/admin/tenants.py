@@ -1,0 +1,117 @@
+"""Tenants: their share, their cap and their limits."""
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+
+from chrono_beat_django import wiring
+from chrono_beat_django.admin.forms import TenantForm
+from chrono_beat_django.admin.instants import in_utc
+from chrono_beat_django.admin.pages import Page
+from chrono_beat_django.models import Job, Tenant
+from chrono_beat_django.store import definitions as store
+
+
+@admin.register(Tenant)
+class TenantPage(Page):
+    """Tenants by slug. Who changed one is in Django's own history: the audit of changes is about jobs."""
+
+    form = TenantForm
+    list_display = ("slug", "name", "weight", "max_running", "paused", "jobs", "pool")
+    list_filter = ("paused",)
+    search_fields = ("slug", "name")
+    fieldsets = (
+        (None, {"fields": ("slug", "name", "paused")}),
+        ("Share", {"fields": ("weight", "max_running", "pool", "spread_seconds")}),
+        ("Limits", {"fields": ("max_jobs", "create_rate", "retention_days")}),
+        ("Failures", {"fields": ("failure_threshold", "retries_paused_until", "alert_email", "alert_url")}),
+    )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Tenant | None = None) -> Any:
+        """Return the form's sections; who may only look sees instants with their zone."""
+        if obj is None:
+            return self.fieldsets
+        shown = [*self.fieldsets, ("Stored", {"classes": ("collapse",), "fields": ("created", "changed")})]
+        if self.has_change_permission(request, obj):
+            return shown
+        seen = {"retries_paused_until": "retries_held"}
+        return [(title, options | {"fields": tuple(seen.get(name, name) for name in options["fields"])})
+                for title, options in shown]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
+        """Fix the slug once it is given: jobs and their history name their tenant by it."""
+        return () if obj is None else ("slug", "created", "changed")
+
+    def save_model(self, request: HttpRequest, obj: Tenant, form: TenantForm, change: bool) -> None:
+        """Write what was changed and nothing else, so that two who edit different things do not undo each other."""
+        if not change:
+            obj.save(force_insert=True)
+        elif form.changed_data:
+            obj.save(update_fields=[*form.changed_data, "updated_at"])
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Say which jobs are in the way."""
+        deleted, counts, missing, protected = super().get_deleted_objects(objs, request)
+        return deleted, counts, missing, [*protected, *filter(None, map(_in_the_way, objs))]
+
+    def delete_model(self, request: HttpRequest, obj: Tenant) -> None:
+        """Delete a tenant that has no jobs. Jobs are created under the same lock, so none slips in between."""
+        with transaction.atomic(using=store.alias()):
+            tenant = store.lock_tenant(obj.slug)
+            if refused := _in_the_way(tenant):
+                raise PermissionDenied(refused)
+            obj.delete()
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
+        """Delete several tenants that have no jobs."""
+        for tenant in queryset:
+            self.delete_model(request, tenant)
+
+    def complete(self, rows: list[Tenant]) -> None:
+        """Count the jobs of the page's tenants."""
+        counted = (Job.objects.unfinished().filter(tenant__in=[tenant.slug for tenant in rows])
+                   .order_by().values_list("tenant").annotate(Count("pk")))
+        counts = dict(counted)
+        for tenant in rows:
+            tenant.counted_jobs = counts.get(tenant.slug, 0)
+
+    @admin.display(description="jobs")
+    def jobs(self, tenant: Tenant) -> SafeString:
+        """Return how many jobs are not over, leading to them."""
+        url = f"{reverse('admin:chrono_beat_job_changelist')}?{urlencode({'tenant': tenant.slug})}"
+        return format_html('<a href="{}">{}</a>', url, f"{tenant.counted_jobs:,}")
+
+    @admin.display(description="retries held until")
+    def retries_held(self, tenant: Tenant) -> str:
+        """Return until when retries are held."""
+        return in_utc(tenant.retries_paused_until)
+
+    @admin.display(description="created")
+    def created(self, tenant: Tenant) -> str:
+        """Return when."""
+        return in_utc(tenant.created_at)
+
+    @admin.display(description="changed")
+    def changed(self, tenant: Tenant) -> str:
+        """Return when it was last written."""
+        return in_utc(tenant.updated_at)
+
+
+def _in_the_way(tenant: Tenant) -> str:
+    """Say why a tenant cannot be deleted; "" where it can."""
+    if tenant.slug == wiring.config().default_tenant:
+        return f"{tenant.slug} is the tenant of jobs that name none (setting DEFAULT_TENANT)"
+    jobs = Job.objects.using(store.alias()).filter(tenant=tenant.slug).order_by("name")
+    names = list(jobs.values_list("name", flat=True)[:4])
+    if not names:
+        return ""
+    return f"the jobs of {tenant.slug}, such as {', '.join(names[:3])}: delete them first, their history stays"
