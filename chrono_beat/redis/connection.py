@@ -1,8 +1,8 @@
 """The two connections to Redis of a process: an ordinary one, and one for calls that block.
 
-A call that blocks for 5 s needs a socket that waits longer; an ordinary call that takes 10 s is taken for broken. Without any
-limit a half-open connection would stop draws or renewals for ever. redis-py's own retries are off: after an error nobody
-knows whether a draw ran, and a second one would take more work than the worker has room for.
+A call that blocks for 5 s needs a socket that waits longer; an ordinary call that takes 10 s is taken for broken. Without
+any limit a half-open connection would stop draws or renewals for ever. redis-py's own retries are off: after an error
+nobody knows whether a draw ran, and a second one would take more work than the worker has room for.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 10.0
 CONNECT_TIMEOUT_SECONDS = 5.0
 IDLE_CHECK_SECONDS = 30          # a connection idle for longer is tried with a PING before it is used
 
-# What says "not now" rather than "wrong": a broken connection, a server that loads, fails over, is a replica or is full.
+# What says "not now" rather than "wrong": a broken connection; a server that loads, fails over, is a replica, is full.
 UNAVAILABLE = (
     exceptions.ConnectionError, exceptions.TimeoutError, exceptions.BusyLoadingError, exceptions.ReadOnlyError,
     exceptions.OutOfMemoryError, exceptions.ClusterDownError, exceptions.MasterDownError,

@@ -1,9 +1,9 @@
 """Every Redis key: pattern, type, meaning, expiry.
 
-All keys of a lane carry its number as their hash tag, ``<prefix>:{<lane>}:…``, so a script finds everything it touches in
-one slot of a cluster. Scripts get the name of the lane's meta hash alone and build the other names from it, as listed
-here. A tenant's name contains no colon, so the names can't be mistaken for each other. What belongs to no lane has the tag
-``{all}``.
+All keys of a lane carry its number as their hash tag, ``<prefix>:{<lane>}:…``, so a script finds everything it touches
+in one slot of a cluster. Scripts get the name of the lane's meta hash alone and build the other names from it, as
+listed here. A tenant's name contains no colon, so the names can't be mistaken for each other. What belongs to no lane
+has the tag ``{all}``.
 """
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 DAY_MS = 86_400_000
 TOMBSTONE_TTL_MS = 60_000
-# A copy is trusted for seven days (MAX_COPY_AGE_US in copies.lua): an older one is dropped as if it were voided, and the audit
-# publishes what is still open. So a void that is remembered for eight days outlives every copy it could concern, and a
-# lane does not have to count the entries of each job.
+# A copy is trusted for seven days (MAX_COPY_AGE_US in copies.lua): an older one is dropped as if it were voided, and the
+# audit publishes what is still open. So a void that is remembered for eight days outlives every copy it could concern,
+# and a lane does not have to count the entries of each job.
 VOID_TTL_MS = 8 * DAY_MS
 CONTROL_TTL_MS = 3_600_000
 DISPATCH_TTL_MS = DAY_MS
@@ -29,42 +29,51 @@ class KeyPattern(NamedTuple):
     swept: bool          # removed when the lane gets a new generation
 
 
+WITH_LAST = "with its last member"
+
 LANE_KEYS = (
-    KeyPattern("meta", "hash", "generation, token counter, replication_id, opened, quarantine_until, unknown_before",
-               "never; one a lane", False),
+    KeyPattern("meta", "hash",
+               "generation, token counter, replication_id, opened, quarantine_until, unknown_before", "never; one a lane",
+               False),
     KeyPattern("out", "stream", "outcomes in the order they happened, until recorded",
                "never, also when empty (it remembers its last id); one a lane", False),
     KeyPattern("reader", "hash", "who records the lane, and until when", "with the reader's lease", False),
-    KeyPattern("lease", "zset", "execution id -> end of its lease (µs)", "with its last member", True),
-    KeyPattern("x:<execution id>", "hash", "marker, running record or tombstone of an execution: state, ver, job, tenant, pool, "
-               "prio, entry, exp, lock, token, given (deliveries), reaps, worker, front, begun, lost, retry, payload, since, out",
-               "a tombstone 60 s after its outcome was acknowledged; a dropped marker after 8 days", True),
-    KeyPattern("s:<pool>:<tenant>:<prio>", "stream", "entries (e execution id, p payload) until settled; one group, one consumer",
-               "deleted with its last entry", True),
-    KeyPattern("front:<pool>:<tenant>", "list", "execution ids given back or reaped; drawn before the streams",
-               "with its last member", True),
+    KeyPattern("lease", "zset", "execution id -> end of its lease (µs)", WITH_LAST, True),
+    KeyPattern("x:<execution id>", "string",
+               "marker, running record or tombstone of an execution, a MessagePack map: state, ver, job, tenant, pool, "
+               "prio, exp, lock, entry, since, token, given (deliveries), reaps, worker, front, begun, lost, retry, "
+               "payload, out", "a tombstone 60 s after its outcome was acknowledged; a dropped marker after 8 days", True),
+    KeyPattern("s:<pool>:<tenant>:<prio>", "stream",
+               "entries (e execution id, p payload) until settled; no consumer group", "deleted with its last entry", True),
+    KeyPattern("front:<pool>:<tenant>", "list", "execution ids given back or reaped; drawn before the streams", WITH_LAST,
+               True),
     KeyPattern("ready:<pool>", "zset", "tenant with entries to draw -> its virtual time",
                "with its last member; a tenant leaves at the first draw that finds it empty", True),
     KeyPattern("capped:<pool>", "zset", "tenant with entries, but paused or running all it may -> its virtual time",
-               "with its last member", True),
-    KeyPattern("held:<tenant>", "set", "pools in which the tenant is capped", "with its last member", True),
-    KeyPattern("prios:<pool>", "hash", "ready or capped tenant -> digits of the priorities in which it has entries",
-               "with its last field", True),
-    KeyPattern("floor:<pool>", "string", "virtual time below which no tenant enters", "deleted when no tenant waits", True),
-    KeyPattern("run:<tenant>", "set", "execution ids that hold a slot", "with its last member", True),
-    KeyPattern("own:<worker>", "set", "execution ids that the worker holds", "with its last member", True),
+               WITH_LAST, True),
+    KeyPattern("held:<tenant>", "set", "pools in which the tenant is capped", WITH_LAST, True),
+    KeyPattern("places:<pool>", "hash",
+               "ready or capped tenant -> where its undrawn entries are: f for the front list, 5=<id> for the stream of "
+               "priority 5 from that id on", "with its last field", True),
+    KeyPattern("floor:<pool>", "string", "virtual time below which no tenant enters", "deleted when no tenant waits",
+               True),
+    KeyPattern("run:<tenant>", "set", "execution ids that hold a slot", WITH_LAST, True),
+    KeyPattern("own:<worker>", "set", "execution ids that the worker holds", WITH_LAST, True),
     KeyPattern("lock:<job>", "string", "execution id that is active under forbid", "deleted when freed", True),
-    KeyPattern("lockwait:<job>", "list", "execution ids that wait for the lock, oldest first", "with its last member", True),
+    KeyPattern("lockwait:<job>", "list", "execution ids that wait for the lock, oldest first", WITH_LAST, True),
     KeyPattern("void:<job>", "string", "least version of the job that may be published or drawn",
                "8 days after the last void, a day longer than any copy is trusted", False),
-    KeyPattern("tenant:<tenant>", "hash", "weight, max_running, paused, changed (µs)", "never; one a tenant with limits", False),
-    KeyPattern("wake:<pool>", "list", "at most one token: a pool may have work", "taken by a waiting worker; one a pool", False),
+    KeyPattern("tenant:<tenant>", "hash", "weight, max_running, paused, changed (µs)",
+               "never; one a tenant with limits", False),
+    KeyPattern("wake:<pool>", "list", "at most one token: a pool may have work",
+               "taken by a waiting worker; one a pool", False),
     KeyPattern("ctl:<worker>", "list", "messages to a worker", "an hour after the last message", False),
 )
 GLOBAL_KEYS = (
-    KeyPattern("workers", "zset", "worker -> end of its heartbeat (µs)", "members are pruned by reports", False),
+    KeyPattern("workers", "zset", "worker -> end of its heartbeat (µs)", "a day after the last report", False),
     KeyPattern("worker:<worker>", "string", "heartbeat of a worker: JSON", "the heartbeat's own", False),
-    KeyPattern("dispatch", "stream", "its last entry id is the last wake-up of the dispatchers", "a day after the last", False),
+    KeyPattern("dispatch", "stream", "its last entry is the last wake-up of the dispatchers", "a day after the last",
+               False),
 )
 SWEPT = tuple(k.pattern.partition("<")[0] for k in LANE_KEYS if k.swept)
 

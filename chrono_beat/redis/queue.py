@@ -1,8 +1,8 @@
 """QueueStore on Redis: each method that names a lane is one script call, and arrays become records here.
 
-Which key is what is in ``keys.py``, what a script does at its head in ``lua/``. Nothing is executed twice by this module:
-where a connection breaks, the caller gets QueueUnavailable and decides. Publish, settle and acknowledge may be repeated as
-they are; after a draw whose reply was lost the worker calls ``recover``.
+Which key is what is in ``keys.py``, what a script does at its head in ``lua/``. Nothing is executed twice by this
+module: where a connection breaks, the caller gets QueueUnavailable and decides. Publish, settle and acknowledge may be
+repeated as they are; after a draw whose reply was lost the worker calls ``recover``.
 """
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def _settlements(settlements: Sequence[Settlement]) -> list[str]:
 def _deliveries(pool: str, reply: list[Any]) -> list[Delivery]:
     now_us, expires_us = reply[0], reply[1] if len(reply) > 1 else 0
     return [
-        Delivery(reply[i].decode(), reply[i + 1].decode(), reply[i + 2].decode(), pool, reply[i + 3].decode(), int(reply[i + 4]),
-                 now_us, expires_us, reply[i + 5])
+        Delivery(reply[i].decode(), reply[i + 1].decode(), reply[i + 2].decode(), pool, reply[i + 3].decode(),
+                 int(reply[i + 4]), now_us, expires_us, reply[i + 5])
         for i in range(2, len(reply), 6)
     ]
 
@@ -91,8 +91,8 @@ def _outcome(lane: int, entry_id: bytes, flat: list[bytes]) -> Outcome:
     if row[b"by"]:
         detail["blocked_by"] = row[b"by"]
     return Outcome(
-        entry_id.decode(), lane, int(row[b"gen"]), row[b"event"], row[b"id"], row[b"job"], row[b"tenant"], int(row[b"ver"]),
-        row[b"token"], row[b"worker"], int(row[b"at"]), int(row[b"given"]), detail,
+        entry_id.decode(), lane, int(row[b"gen"]), row[b"event"], row[b"id"], row[b"job"], row[b"tenant"],
+        int(row[b"ver"]), row[b"token"], row[b"worker"], int(row[b"at"]), int(row[b"given"]), detail,
     )
 
 
@@ -143,8 +143,8 @@ class RedisQueueStore:
             pipeline.hmget(self.keys.meta(lane), "generation", "replication_id", "quarantine_until", "clock_offset_us")
             (seconds, micro), info, (generation, opened, until, offset) = pipeline.execute()
         return LaneState(
-            None if generation is None else int(generation), str(info.get("master_replid", "")), (opened or b"").decode(),
-            int(float(until or 0)), int(seconds) * 1_000_000 + int(micro) + int(offset or 0),
+            None if generation is None else int(generation), str(info.get("master_replid", "")),
+            (opened or b"").decode(), int(float(until or 0)), int(seconds) * 1_000_000 + int(micro) + int(offset or 0),
         )
 
     def open_lane(self, lane: int, generation: int, replication_id: str, quarantine_us: int) -> bool:
@@ -156,7 +156,7 @@ class RedisQueueStore:
         return False
 
     def _sweep(self, lane: int) -> bool:
-        """Remove the lane's copies, markers, leases and locks, in bounded steps; False where somebody opened it meanwhile."""
+        """Remove the lane's copies, markers, leases and locks, in bounded steps; False where it was opened meanwhile."""
         cursor = 0
         while True:
             with _reaching_redis():
@@ -229,8 +229,8 @@ class RedisQueueStore:
     ) -> tuple[list[str], list[Delivery]]:
         """Accept, settle and draw in one round trip, in this order; what is empty is left out.
 
-        Not a transaction: where the connection breaks, any of the three may have happened. Settle and accept may be repeated; for
-        the draw there is ``recover``.
+        Not a transaction: where the connection breaks, any of the three may have happened. Settle and accept may be
+        repeated; for the draw there is ``recover``.
         """
         calls: list[tuple[str, list[Any]]] = []
         if accepted:
@@ -271,7 +271,9 @@ class RedisQueueStore:
 
     # -- waking -----------------------------------------------------------------------------------------------------
 
-    def wait_for_work(self, lanes: Sequence[int], pools: Sequence[str], worker: str, timeout_seconds: float) -> list[str]:
+    def wait_for_work(
+        self, lanes: Sequence[int], pools: Sequence[str], worker: str, timeout_seconds: float,
+    ) -> list[str]:
         control = [self.keys.of(lane, "ctl", worker) for lane in lanes]
         names = control + [self.keys.of(lane, "wake", pool) for lane in lanes for pool in pools]
         with _reaching_redis():
@@ -315,9 +317,10 @@ class RedisQueueStore:
 
     def report_worker(self, report: WorkerReport, ttl_us: int) -> None:
         now_us, index = self.now_us(), self.keys.anywhere("workers")
+        key = self.keys.anywhere("worker", report.worker)
         with _reaching_redis():
             pipeline = self._connection.client.pipeline(transaction=False)
-            pipeline.set(self.keys.anywhere("worker", report.worker), _json(report._asdict()), px=max(1, ttl_us // 1000))
+            pipeline.set(key, _json(report._asdict()), px=max(1, ttl_us // 1000))
             pipeline.zadd(index, {report.worker: now_us + ttl_us})
             pipeline.zremrangebyscore(index, "-inf", now_us)
             pipeline.pexpire(index, DISPATCH_TTL_MS)
@@ -333,7 +336,8 @@ class RedisQueueStore:
 
     def backlog(self, lane: int, pool: str) -> dict[str, int]:
         with _reaching_redis():
-            names = [name for name, _ in self._connection.client.hscan_iter(self.keys.of(lane, "prios", pool), count=CHUNK)]
+            places = self._connection.client.hscan_iter(self.keys.of(lane, "places", pool), count=CHUNK)
+            names = [name for name, _ in places]
         counts: dict[str, int] = {}
         for start in range(0, len(names), CHUNK):
             part = names[start:start + CHUNK]

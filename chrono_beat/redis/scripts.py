@@ -1,8 +1,9 @@
 """Loads the Lua files and calls them.
 
-One file is one operation. A line ``-- include: name`` stands for the text of ``name.lua``, once per script, so that shared
-steps such as "free the lock" are written once. Scripts are called by their digest; where the server does not know it
-(first use, restart, failover, SCRIPT FLUSH) nothing has run, so loading it and calling again is safe for every script.
+One file is one operation. A line ``-- include: name`` stands for the text of ``name.lua``, once per script, so that
+shared steps such as "free the lock" are written once. Scripts are called by their digest; where the server does not
+know it (first use, restart, failover, SCRIPT FLUSH) nothing has run, so loading it and calling again is safe for every
+script.
 """
 from __future__ import annotations
 

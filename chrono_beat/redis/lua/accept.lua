@@ -9,10 +9,13 @@ for i = 1, generation and #ARGV or 0, 2 do
   local id, token = ARGV[i], ARGV[i + 1]
   local x = load(id)
   if x and x.state == 'r' and x.token == token and x.begun ~= token then
-    redis.call('HSET', base .. 'x:' .. id, 'begun', token)
-    x.retry = nil
+    local retry = x.retry
+    x.begun, x.retry = token, nil
     append('started', id, x)
+    x.retry = retry
+    save(id, x)
     noted = noted + 1
   end
 end
+write_cells()
 return noted

@@ -2,16 +2,22 @@
 -- KEYS[1]  meta hash of the lane
 -- ARGV     how long tombstones stay (ms); then per outcome: stream entry, execution id
 -- Returns  how many entries were removed
--- include: lane
+-- include: copies
 
 -- The stream is left there when it is empty: it remembers its last entry id, so that no id comes twice and a repeated
 -- acknowledgement cannot remove a newer outcome.
-local removed = 0
+local entries, keys = {}, {}
 for i = 2, #ARGV, 2 do
-  removed = removed + redis.call('XDEL', base .. 'out', ARGV[i])
-  local key = base .. 'x:' .. ARGV[i + 1]
-  if redis.call('HGET', key, 'out') == ARGV[i] and redis.call('PTTL', key) < 0 then
-    redis.call('PEXPIRE', key, ARGV[1])
+  entries[#entries + 1], keys[#keys + 1] = ARGV[i], X .. ARGV[i + 1]
+end
+if #entries == 0 then
+  return 0
+end
+fetch(keys)
+for i, entry in ipairs(entries) do
+  local x = load(ARGV[2 * i + 1])
+  if x and x.out == entry then
+    redis.call('PEXPIRE', keys[i], ARGV[1])
   end
 end
-return removed
+return redis.call('XDEL', base .. 'out', unpack(entries))

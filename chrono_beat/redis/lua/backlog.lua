@@ -2,18 +2,27 @@
 -- KEYS[1]  meta hash of the lane
 -- ARGV     pool; then tenants
 -- Returns  a number per tenant, in order
--- include: lane
+-- include: copies
 
 local pool = ARGV[1]
+
+-- An entry stays in its stream until its execution is settled, so those of running ones are taken off.
+local function waiting(tenant)
+  local count = 0
+  for prio = 0, 9 do
+    count = count + redis.call('XLEN', base .. 's:' .. pool .. ':' .. tenant .. ':' .. prio)
+  end
+  for _, id in ipairs(redis.call('SMEMBERS', base .. 'run:' .. tenant)) do
+    local x = load(id)
+    if x and x.pool == pool then
+      count = count - 1
+    end
+  end
+  return count
+end
+
 local counts = {}
 for i = 2, #ARGV do
-  local count = redis.call('LLEN', base .. 'front:' .. pool .. ':' .. ARGV[i])
-  local digits = redis.call('HGET', base .. 'prios:' .. pool, ARGV[i]) or ''
-  for prio in string.gmatch(digits, '%d') do
-    local stream = base .. 's:' .. pool .. ':' .. ARGV[i] .. ':' .. prio
-    local pending = redis.pcall('XPENDING', stream, 'chrono')       -- granted ones stay in the stream until they are settled
-    count = count + redis.call('XLEN', stream) - (type(pending[1]) == 'number' and pending[1] or 0)
-  end
-  counts[#counts + 1] = count
+  counts[#counts + 1] = waiting(ARGV[i])
 end
 return counts

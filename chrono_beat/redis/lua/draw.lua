@@ -1,7 +1,8 @@
 -- Draw executions of a pool by weighted fairness under caps; each gets a lease and a token.
 -- KEYS[1]  meta hash of the lane
 -- ARGV     pool; credit (executions at most); worker; lease (µs)
--- Returns  { now (µs), end of the leases (µs), then per delivery: execution id, job, tenant, token, deliveries, payload }
+-- Returns  { now (µs), end of the leases (µs), then per delivery: execution id, job, tenant, token, deliveries,
+--          payload }
 -- include: endings
 
 local pool, credit, worker, lease = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
@@ -12,25 +13,70 @@ end
 
 -- Looks at tenants and entries in one call; what is left then is drawn by the next one.
 local MAX_LOOKS = 2 * credit + 200
+-- Tenants fetched from the sorted set at once.
+local WINDOW = math.min(credit, 50) + 1
 
-local ready, prios, capped = base .. 'ready:' .. pool, base .. 'prios:' .. pool, base .. 'capped:' .. pool
+local ready = base .. 'ready:' .. pool
 local counter = tonumber(meta[3] or 0)
 local granted, looks = 0, 0
 local leases, owned, running = {}, {}, {}
-local known = {}                                      -- tenant -> {weight, room}
+local room, step = {}, {}                             -- by tenant
+local times = {}                                      -- tenant -> virtual time that is not in the sorted set yet
 local at_start = floor_of(pool)
 
-local function read_stream(stream, count)
-  local got = redis.pcall('XREADGROUP', 'GROUP', GROUP, CONSUMER, 'COUNT', count, 'STREAMS', stream, '>')
-  if got and got.err then                             -- the group is made by the first draw, not by every publish
-    if redis.call('EXISTS', stream) == 0 then
-      return {}
-    end
-    redis.call('XGROUP', 'CREATE', stream, GROUP, '0')
-    got = redis.call('XREADGROUP', 'GROUP', GROUP, CONSUMER, 'COUNT', count, 'STREAMS', stream, '>')
-  end
-  return got and got[1][2] or {}
+-- -- the line: the first tenants of the sorted set, in its order --
+
+local line, last = {}, nil                            -- {virtual time, tenant}; the last one fetched, nil if all were
+
+local function before(a, b)
+  return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2])
 end
+
+local function write_times()
+  local flat = {}
+  for tenant, time in pairs(times) do
+    flat[#flat + 1], flat[#flat + 2] = time, tenant
+  end
+  if #flat > 0 then
+    redis.call('ZADD', ready, unpack(flat))
+  end
+  times = {}
+end
+
+local function fetch_line()
+  write_times()
+  local flat = redis.call('ZRANGE', ready, 0, WINDOW - 1, 'WITHSCORES')
+  local tenants = {}
+  line = {}
+  for i = 1, #flat, 2 do
+    line[#line + 1] = {tonumber(flat[i + 1]), flat[i]}
+    tenants[#tenants + 1] = flat[i]
+  end
+  last = #line == WINDOW and line[#line] or nil
+  if #tenants > 0 then
+    for _, tenant in ipairs(tenants) do
+      if places[pool] and places[pool][tenant] ~= nil then
+        return                                        -- some are known already, with changes
+      end
+    end
+    fetch_places(pool, tenants)
+  end
+end
+
+-- Put a tenant that stays in line in its place; one that belongs behind what was fetched is found there later.
+local function insert(turn)
+  times[turn[2]] = turn[1]
+  if last and before(last, turn) then
+    return
+  end
+  local at = #line + 1
+  while at > 1 and before(turn, line[at - 1]) do
+    at = at - 1
+  end
+  table.insert(line, at, turn)
+end
+
+-- -- a tenant's copies --
 
 local function take_front(tenant, count, taken)
   local wanted, ids
@@ -45,41 +91,68 @@ local function take_front(tenant, count, taken)
       end
     end
   until #ids < wanted or #taken == count
+  return #ids < wanted
 end
 
--- Take up to *count* copies of a tenant, give-backs first, then by priority. Also says whether nothing is left.
-local function take(tenant, count)
-  local taken = {}
-  take_front(tenant, count, taken)
-  local digits = redis.call('HGET', prios, tenant) or ''
-  local left = digits
-  for prio in string.gmatch(digits, '%d') do
+local function fetch_records(entries)
+  local keys = {}
+  for _, entry in ipairs(entries) do
+    local id = entry[2][2]
+    keys[#keys + 1], keys[#keys + 2] = X .. id, VOID .. string.match(id, '^[^:]*')
+  end
+  fetch(keys)
+end
+
+-- Read a stream; returns where to go on, nil where it is at its end.
+local function take_stream(tenant, prio, from, count, taken)
+  local stream = base .. 's:' .. pool .. ':' .. tenant .. ':' .. prio
+  while #taken < count do
     local wanted = count - #taken
-    if wanted <= 0 then
-      break
-    end
-    local stream = base .. 's:' .. pool .. ':' .. tenant .. ':' .. prio
-    local entries = read_stream(stream, wanted)
-    if #entries < wanted then
-      left = string.gsub(left, prio, '')
+    local entries = redis.call('XRANGE', stream, from, '+', 'COUNT', wanted)
+    if #entries > 0 then
+      fetch_records(entries)
     end
     for _, entry in ipairs(entries) do
       looks = looks + 1
+      from = '(' .. entry[1]
       local id = entry[2][2]
       local x = load(id)
-      if x and x.state == 'q' and x.entry == entry[1] then
+      if not x or x.entry ~= entry[1] then
+        remove_from_stream(stream, entry[1])          -- nothing points to it
+      elseif x.state == 'q' and not x.front then
         taken[#taken + 1] = {id, x, entry[2][4]}
-      elseif not (x and x.entry == entry[1]) then     -- nothing points to it
-        remove_entry(id, {entry = entry[1], pool = pool, tenant = tenant, prio = prio})
       end
     end
+    if #entries < wanted then
+      return nil
+    end
   end
-  if left == '' then
-    redis.call('HDEL', prios, tenant)
-  elseif left ~= digits then
-    redis.call('HSET', prios, tenant, left)
+  return from
+end
+
+-- Take up to *count* copies of a tenant, give-backs first, then by priority, and note what is left.
+local function take(tenant, count)
+  local taken, left = {}, {}
+  local value = places_of(pool, tenant) or ''
+  if string.sub(value, 1, 1) == 'f' or string.find(value, ' f', 1, true) then
+    if not take_front(tenant, count, taken) then
+      left[1] = 'f'
+    end
   end
-  return taken, left == ''
+  for prio = 0, 9 do
+    local from = string.match(value, prio .. '=(%S+)')
+    if from and #taken < count then
+      from = take_stream(tenant, prio, from, count, taken)
+    end
+    if from then
+      left[#left + 1] = prio .. '=' .. from
+    end
+  end
+  local now_left = #left > 0 and table.concat(left, ' ')
+  if now_left ~= value then
+    set_places(pool, tenant, now_left)
+  end
+  return taken
 end
 
 local function grant(id, x, payload)
@@ -91,74 +164,80 @@ local function grant(id, x, payload)
     return false
   end
   counter = counter + 1
-  local token = generation .. '.' .. counter          -- invariant 6: grows, also over a lost Redis
-  local given = (x.given or 0) + 1
-  redis.call('HSET', base .. 'x:' .. id, 'state', 'r', 'token', token, 'worker', worker, 'given', given)
-  if x.front then
-    redis.call('HDEL', base .. 'x:' .. id, 'front')
-  end
+  x.state, x.worker, x.given, x.front = 'r', worker, (x.given or 0) + 1, nil
+  x.token = generation .. '.' .. counter              -- invariant 6: grows, also over a lost Redis
+  save(id, x)
   granted = granted + 1
   leases[2 * granted - 1], leases[2 * granted] = now + lease, id
   owned[granted] = id
-  running[x.tenant] = running[x.tenant] or {}
-  table.insert(running[x.tenant], id)
-  for _, value in ipairs({id, x.job, x.tenant, token, given, payload}) do
-    reply[#reply + 1] = value
-  end
+  keep(running, x.tenant, id)
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3] = id, x.job, x.tenant
+  reply[n + 4], reply[n + 5], reply[n + 6] = x.token, x.given, payload
   return true
 end
 
-local function set_aside(tenant, virtual_time)
-  redis.call('ZREM', ready, tenant)
-  redis.call('ZADD', capped, virtual_time, tenant)
-  redis.call('SADD', base .. 'held:' .. tenant, pool)
+-- -- the draw --
+
+local function set_aside(turn)
+  redis.call('ZREM', ready, turn[2])
+  redis.call('ZADD', base .. 'capped:' .. pool, turn[1], turn[2])
+  redis.call('SADD', base .. 'held:' .. turn[2], pool)
+  times[turn[2]] = nil
 end
 
--- How many the first in line may take before the next one is first. A tie goes back to the sorted set, which knows the order.
-local function share(virtual_time, next_time, step, most)
+-- How many the first in line may take before the next one is first.
+local function share(turn, most)
+  local next_time = line[1] and line[1][1] or last and last[1]
   if not next_time then
     return most
   end
-  local count, time = 1, virtual_time + step
+  local count, time = 1, turn[1] + step[turn[2]]
   while count < most and time < next_time do
-    count, time = count + 1, time + step
+    count, time = count + 1, time + step[turn[2]]
   end
   return count
 end
 
-local function draw_from(tenant, virtual_time, next_time)
-  floors[pool] = math.max(floor_of(pool), virtual_time)
-  if not known[tenant] then
-    local weight, room = limits(tenant)
-    known[tenant] = {weight, room}
+local function draw_from(turn)
+  local tenant = turn[2]
+  if not room[tenant] then
+    local weight
+    weight, room[tenant] = limits(tenant)
+    step[tenant] = 1 / weight
   end
-  local step, room = 1 / known[tenant][1], known[tenant][2]
-  if room < 1 then
-    return set_aside(tenant, virtual_time)
+  floors[pool] = math.max(floors[pool], turn[1])
+  if room[tenant] < 1 then
+    return set_aside(turn)
   end
-  local taken, empty = take(tenant, share(virtual_time, next_time, step, math.min(room, credit - granted)))
-  for _, copy in ipairs(taken) do
-    floors[pool] = math.max(floors[pool], virtual_time)
+  for _, copy in ipairs(take(tenant, share(turn, math.min(room[tenant], credit - granted)))) do
+    floors[pool] = math.max(floors[pool], turn[1])
     if grant(copy[1], copy[2], copy[3]) then
-      known[tenant][2] = known[tenant][2] - 1
-      virtual_time = virtual_time + step
+      room[tenant] = room[tenant] - 1
+      turn[1] = turn[1] + step[tenant]
     end
   end
-  if empty and redis.call('HEXISTS', prios, tenant) == 0 then       -- a lock handed over may have brought a new entry
-    floors[pool] = math.max(floors[pool], virtual_time)
-    redis.call('ZREM', ready, tenant)
-  else
-    redis.call('ZADD', ready, virtual_time, tenant)
+  -- Also one without places stays until it is first again: so it leaves at the floor.
+  if places_of(pool, tenant) or looks >= MAX_LOOKS then
+    return insert(turn)
   end
+  if line[1] and before(line[1], turn) or not line[1] and last and before(last, turn) then
+    return insert(turn)
+  end
+  floors[pool] = math.max(floors[pool], turn[1])
+  redis.call('ZREM', ready, tenant)
+  times[tenant] = nil
 end
 
 while granted < credit and looks < MAX_LOOKS do
-  local line = redis.call('ZRANGE', ready, 0, 1, 'WITHSCORES')
   if #line == 0 then
-    break
+    fetch_line()
+    if #line == 0 then
+      break
+    end
   end
   looks = looks + 1
-  draw_from(line[1], tonumber(line[2]), tonumber(line[4]))
+  draw_from(table.remove(line, 1))
 end
 
 if granted > 0 then
@@ -169,10 +248,12 @@ if granted > 0 then
     redis.call('SADD', base .. 'run:' .. tenant, unpack(ids))
   end
 end
-if redis.call('EXISTS', ready, capped) == 0 then
+write_times()
+touched[pool] = true                                  -- another idle worker goes on where this one's credit ended
+write_all()
+if redis.call('EXISTS', ready, base .. 'capped:' .. pool) == 0 then
   redis.call('DEL', base .. 'floor:' .. pool)         -- nobody waits: the next to come start equal
 elseif floors[pool] ~= at_start then
   redis.call('SET', base .. 'floor:' .. pool, floors[pool])
 end
-wake(pool)                                            -- another idle worker goes on where this one's credit ended
 return reply

@@ -1,17 +1,20 @@
--- The audit's way to end a row of an old plan: void, drop the copy that no worker holds, append "voided" (rules 8 and 9).
+-- The audit's way to end a row of an old plan (rules 8 and 9): void, drop the copy that no worker holds, append "voided".
 -- KEYS[1]  meta hash of the lane
 -- ARGV     execution id, job, version (every copy below it is void), tenant, how long to remember the void (ms)
--- Returns  ended; held (a worker has it, or nobody can know: no generation, or quarantine); done (its outcome is on the way,
---          or it has been published anew). The outcome carries the version given here: it means every row below it.
+-- Returns  ended; held (a worker has it, or nobody can know: no generation, or quarantine); done (its outcome is on
+--          the way, or it has been published anew). The outcome carries the version given here: it means every row
+--          below it.
 -- include: endings
 
 local id, job, version, tenant = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if not generation or now < quarantine_until then
   return 'held'
 end
-local void = redis.call('GET', base .. 'void:' .. job)
+local void = get(VOID .. job)
 if not void or tonumber(void) <= tonumber(version) then
-  redis.call('SET', base .. 'void:' .. job, version, 'PX', ARGV[5])
+  put(VOID .. job, version)
+  expiries[VOID .. job] = ARGV[5]
+  write_cells()
 end
 
 local x = load(id)
@@ -20,7 +23,7 @@ if x and x.state == 'r' then
 elseif x and (x.state == 's' or x.state == 'x' or tonumber(x.ver) >= tonumber(version)) then
   return 'done'
 end
-x = x or {ver = '0', job = job, tenant = tenant}
+x = x or {state = 'v', ver = '0', job = job, tenant = tenant}
 local ver = x.ver
 x.ver = version
 local outcome = append('voided', id, x)
@@ -31,4 +34,5 @@ if x.state == 'w' then
 end
 tombstone(id, x, 'x', outcome)
 unlock(id, x)                                         -- rule 9
+write_all()
 return 'ended'

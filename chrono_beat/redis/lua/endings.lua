@@ -1,30 +1,24 @@
 -- Included: all ways in which a copy ends, goes back to its queue, or passes its lock on.
--- include: copies
 -- include: ready
 
--- Lease, slot and ownership of a running execution are given up together.
-local function release_grant(id, x)
-  redis.call('ZREM', base .. 'lease', id)
-  redis.call('SREM', base .. 'own:' .. x.worker, id)
-  redis.call('SREM', base .. 'run:' .. x.tenant, id)
-  uncap(x.tenant)
-end
-
--- A copy that must not run any more goes, without an outcome: only the audit ends its row. Where it was granted once, the
--- marker stays, since the last grant may still settle (rule 14).
+-- A copy that must not run any more goes, without an outcome: only the audit ends its row. Where it was granted once,
+-- the marker stays, since the last grant may still settle (rule 14).
 local function forget(id, x)
   remove_entry(id, x)
-  local key = base .. 'x:' .. id
   if not x.token then
-    redis.call('DEL', key)
-  else
-    redis.call('HSET', key, 'state', 'v')
-    redis.call('HDEL', key, 'entry', 'front', 'payload', 'since', 'lock')
-    redis.call('PEXPIRE', key, DROPPED_TTL_MS)
+    erase(id)
+    return
   end
+  local marker = {state = 'v'}
+  for _, field in ipairs({'ver', 'job', 'tenant', 'token', 'given', 'reaps', 'worker', 'begun', 'lost'}) do
+    marker[field] = x[field]
+  end
+  save(id, marker)
+  expiries[X .. id] = DROPPED_TTL_MS
 end
 
--- End a copy that no worker holds, with an outcome. One whose body has begun on an earlier delivery did not expire: it is lost.
+-- End a copy that no worker holds, with an outcome. One whose body has begun on an earlier delivery did not expire:
+-- it is lost.
 local function conclude(id, x, event, detail)
   if event == 'expired' and x.begun then
     event, detail = 'lost', '{"expired": true}'
@@ -33,16 +27,17 @@ local function conclude(id, x, event, detail)
   tombstone(id, x, 'x', append(event, id, x, detail))
 end
 
--- Rule 13: the first waiter that may still run gets the lock, and its place in its stream, in the script that frees the lock.
+-- Rule 13: the first waiter that may still run gets the lock, and its place in its stream, in the script that frees
+-- the lock.
 local function unlock(id, x)
-  local lock = base .. 'lock:' .. x.job
-  if not x.lock or redis.call('GET', lock) ~= id then
+  local lock = LOCK .. x.job
+  if not x.lock or get(lock) ~= id then
     return
   end
   while true do                                        -- ends: every turn takes one from the list
     local waiter = redis.call('LPOP', base .. 'lockwait:' .. x.job)
     if not waiter then
-      redis.call('DEL', lock)
+      put(lock, false)
       return
     end
     local w = load(waiter)
@@ -52,11 +47,11 @@ local function unlock(id, x)
       elseif expired(w) then
         conclude(waiter, w, 'expired')
       else
-        local key = base .. 'x:' .. waiter
-        redis.call('HDEL', key, 'payload', 'since')
-        redis.call('HSET', key, 'state', 'q', 'lock', '1', 'entry', add_entry(waiter, w, w.payload))
-        redis.call('SET', lock, waiter)
-        make_ready(w.pool, w.tenant, w.prio)
+        local payload = w.payload
+        w.state, w.lock, w.payload = 'q', true, nil
+        add_entry(waiter, w, payload)
+        save(waiter, w)
+        put(lock, waiter)
         return
       end
     end
@@ -76,20 +71,20 @@ end
 
 -- A delivery goes back to the front of its tenant, under the same id. The lock stays with it.
 local function requeue(id, x)
-  local key = base .. 'x:' .. id
-  redis.call('HSET', key, 'state', 'q', 'front', '1')
-  redis.call('RPUSH', front_of(x), id)
   release_grant(id, x)
-  make_ready(x.pool, x.tenant, x.prio)
+  x.state, x.front = 'q', true
+  save(id, x)
+  redis.call('RPUSH', front_of(x), id)
+  make_ready(x.pool, x.tenant, 'f', '')
 end
 
 -- Returned by its worker before it began: as if it had never been handed out, so its token counts for nothing.
 local function give_back(id, x)
-  redis.call('HSET', base .. 'x:' .. id, 'given', x.given - 1)
-  redis.call('HDEL', base .. 'x:' .. id, 'token')
+  x.given = x.given - 1
   if x.begun == x.token then
-    redis.call('HDEL', base .. 'x:' .. id, 'begun')
+    x.begun = nil
   end
+  x.token = nil
   requeue(id, x)
 end
 
@@ -103,22 +98,21 @@ local function finish(id, x, result, detail)
   unlock(id, x)
 end
 
--- A worker is lost: back to the front, at most *cap* times (invariant 6). Where the body had already asked for a retry, that is
--- how it ended. Returns the number of reaps so far and whether that was too often; 0 where a retry was found.
+-- A worker is lost: back to the front, at most *cap* times (invariant 6). Where the body had already asked for a
+-- retry, that is how it ended. Returns the number of reaps so far and whether that was too often; 0 where a retry was
+-- found.
 local function reap(id, x, cap)
   if x.retry then
     finish(id, x, 'retry')
     return 0, false
   end
-  local reaps = (x.reaps or 0) + 1
-  if reaps > cap then
+  x.reaps = (x.reaps or 0) + 1
+  if x.reaps > cap then
     release_grant(id, x)
-    x.retry = nil
     conclude(id, x, 'reap_cap')
     unlock(id, x)
-    return reaps, true
+    return x.reaps, true
   end
-  redis.call('HSET', base .. 'x:' .. id, 'reaps', reaps)
   requeue(id, x)
-  return reaps, false
+  return x.reaps, false
 end

@@ -12,4 +12,5 @@ for i = 1, generation and #ARGV or 0, 2 do
     returned = returned + 1
   end
 end
+write_all()
 return returned

@@ -1,16 +1,20 @@
 -- Included: which tenants of a pool can be drawn from, their virtual times, and waking idle workers.
 --
 -- A tenant with entries that nobody has drawn is in exactly one of two sorted sets, with its virtual time as score:
--- ready:<pool>, or capped:<pool> while it is paused or runs as much as it may. prios:<pool> names the priorities in which it
--- has entries; its field exists exactly while the tenant is in one of the two. floor:<pool> is the virtual time of the pool:
--- nobody enters below it, so an idle tenant has not saved up credit; and a tenant leaves only when it is first in line, at the
--- floor, so one that drains and comes back at once has gained nothing. core/fairness.py is the same in Python.
--- include: lane
+-- ready:<pool>, or capped:<pool> while it is paused or runs as much as it may. places:<pool> says where its entries
+-- are; its field exists exactly while the tenant is in one of the two. floor:<pool> is the virtual time of the pool:
+-- nobody enters below it, so an idle tenant has not saved up credit; and a tenant leaves only when it is first in
+-- line, at the floor, so one that drains and comes back at once has gained nothing. core/fairness.py is the same in
+-- Python.
+-- include: copies
 
 -- core.fairness has the same numbers; a test compares them.
 local DEFAULT_WEIGHT, DEFAULT_MAX_RUNNING = 1, 20
 
-local floors = {}
+local floors = {}                                     -- pool -> virtual time
+local places, placed = {}, {}                         -- pool -> tenant -> places; what of it has changed
+local entering, touched = {}, {}                      -- pool -> {virtual time, tenant, …}; pools with new work
+local released = {lease = {}, own = {}, run = {}}     -- grants that were given up
 
 local function floor_of(pool)
   if not floors[pool] then
@@ -19,39 +23,59 @@ local function floor_of(pool)
   return floors[pool]
 end
 
-local woken = {}
+-- Where a tenant's undrawn entries are: words, "f" for the front list, "5=<id>" for the stream of priority 5, to be
+-- read from that id on ("(" before it: behind it). False where it has none.
+local function places_of(pool, tenant)
+  local known = places[pool]
+  if not known then
+    known = {}
+    places[pool] = known
+  end
+  if known[tenant] == nil then
+    known[tenant] = redis.call('HGET', base .. 'places:' .. pool, tenant)
+  end
+  return known[tenant]
+end
 
--- At most one token lies in a pool's wake list: a draw that leaves work behind puts the next one there.
-local function wake(pool)
-  if not woken[pool] and redis.call('EXISTS', base .. 'ready:' .. pool) == 1 then
-    woken[pool] = true
-    local list = base .. 'wake:' .. pool
-    if redis.call('LLEN', list) == 0 then
-      redis.call('RPUSH', list, '1')
-    end
+local function set_places(pool, tenant, value)
+  places[pool][tenant] = value
+  placed[pool] = placed[pool] or {}
+  placed[pool][tenant] = true
+end
+
+local function fetch_places(pool, tenants)
+  local found = redis.call('HMGET', base .. 'places:' .. pool, unpack(tenants))
+  places[pool] = places[pool] or {}
+  for i, tenant in ipairs(tenants) do
+    places[pool][tenant] = found[i]
   end
 end
 
 local function enter(pool, tenant, virtual_time)
-  redis.call('ZADD', base .. 'ready:' .. pool, 'NX', math.max(floor_of(pool), virtual_time), tenant)
-  wake(pool)
+  local line = entering[pool]
+  if not line then
+    line = {}
+    entering[pool] = line
+  end
+  line[#line + 1], line[#line + 2] = math.max(floor_of(pool), virtual_time), tenant
 end
 
--- Note that the tenant has an entry of this priority.
-local function make_ready(pool, tenant, prio)
-  local key = base .. 'prios:' .. pool
-  local digits = redis.call('HGET', key, tenant)
-  if not digits then
-    redis.call('HSET', key, tenant, prio)
+-- Note that the tenant has work at a place: "f", or a priority and where to read on from.
+local function make_ready(pool, tenant, mark, from)
+  local value = places_of(pool, tenant)
+  touched[pool] = true
+  if not value then
+    set_places(pool, tenant, mark .. from)
     enter(pool, tenant, 0)
-  elseif not string.find(digits, prio, 1, true) then
-    local at = 1
-    while at <= #digits and string.sub(digits, at, at) < prio do
-      at = at + 1
-    end
-    redis.call('HSET', key, tenant, string.sub(digits, 1, at - 1) .. prio .. string.sub(digits, at))
+  elseif not string.find(value, mark, 1, true) then
+    set_places(pool, tenant, value .. ' ' .. mark .. from)
   end
-  wake(pool)
+end
+
+local function add_entry(id, x, payload)
+  x.entry = redis.call('XADD', stream_of(x), '*', 'e', id, 'p', payload)
+  x.since = now
+  make_ready(x.pool, x.tenant, x.prio .. '=', x.entry)
 end
 
 -- Invariant 8: weight and room of a tenant; no room while it is paused. run:<tenant> is a set, so nothing can drift.
@@ -79,7 +103,74 @@ local function uncap(tenant)
       if virtual_time then
         redis.call('ZREM', base .. 'capped:' .. pool, tenant)
         enter(pool, tenant, tonumber(virtual_time))
+        touched[pool] = true
       end
     end
+  end
+end
+
+local function keep(list, key, value)
+  list[key] = list[key] or {}
+  table.insert(list[key], value)
+end
+
+-- Lease, slot and ownership of a running execution are given up together.
+local function release_grant(id, x)
+  table.insert(released.lease, id)
+  keep(released.own, x.worker, id)
+  keep(released.run, x.tenant, id)
+end
+
+local function write_released()
+  if #released.lease == 0 then
+    return
+  end
+  redis.call('ZREM', base .. 'lease', unpack(released.lease))
+  for worker, ids in pairs(released.own) do
+    redis.call('SREM', base .. 'own:' .. worker, unpack(ids))
+  end
+  for tenant, ids in pairs(released.run) do
+    redis.call('SREM', base .. 'run:' .. tenant, unpack(ids))
+    uncap(tenant)
+  end
+end
+
+-- At most one token lies in a pool's wake list: a draw that leaves work behind puts the next one there.
+local function wake(pool)
+  if redis.call('EXISTS', base .. 'ready:' .. pool) == 1 and redis.call('LLEN', base .. 'wake:' .. pool) == 0 then
+    redis.call('RPUSH', base .. 'wake:' .. pool, '1')
+  end
+end
+
+local function write_places(pool, tenants)
+  local sets, gone = {}, {}
+  for tenant in pairs(tenants) do
+    local value = places[pool][tenant]
+    if value then
+      sets[#sets + 1], sets[#sets + 2] = tenant, value
+    else
+      gone[#gone + 1] = tenant
+    end
+  end
+  if #sets > 0 then
+    redis.call('HSET', base .. 'places:' .. pool, unpack(sets))
+  end
+  if #gone > 0 then
+    redis.call('HDEL', base .. 'places:' .. pool, unpack(gone))
+  end
+end
+
+-- Every script that moves copies ends with this: all that was noted is written.
+local function write_all()
+  write_cells()
+  write_released()
+  for pool, tenants in pairs(placed) do
+    write_places(pool, tenants)
+  end
+  for pool, line in pairs(entering) do
+    redis.call('ZADD', base .. 'ready:' .. pool, 'NX', unpack(line))
+  end
+  for pool in pairs(touched) do
+    wake(pool)
   end
 end

@@ -21,4 +21,5 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', base .. 'lease', '-inf', now, 'L
     redis.call('ZREM', base .. 'lease', id)
   end
 end
+write_all()
 return reply

@@ -25,4 +25,5 @@ for _, id in ipairs(redis.call('SMEMBERS', base .. 'own:' .. ARGV[1])) do
     end
   end
 end
+write_all()
 return returned

@@ -2,19 +2,23 @@
 -- KEYS[1]  meta hash of the lane
 -- ARGV     worker; lease (µs); then per delivery: execution id, token
 -- Returns  the execution ids for which a newer grant exists, or which the worker itself reported lost
--- include: endings
+-- include: copies
 
 local worker, expires = ARGV[1], now + tonumber(ARGV[2])
-local lost = {}
+local lost, keys = {}, {}
 
 local function take_back(id, x)
   redis.call('LREM', front_of(x), 1, id)
-  redis.call('HDEL', base .. 'x:' .. id, 'front')
-  redis.call('HSET', base .. 'x:' .. id, 'state', 'r', 'worker', worker)
+  x.state, x.worker, x.front = 'r', worker, nil
+  save(id, x)
   redis.call('SADD', base .. 'run:' .. x.tenant, id)
   redis.call('SADD', base .. 'own:' .. worker, id)
 end
 
+for i = 3, #ARGV, 2 do
+  keys[#keys + 1] = X .. ARGV[i]
+end
+fetch(keys)
 for i = 3, generation and #ARGV or 0, 2 do
   local id, token = ARGV[i], ARGV[i + 1]
   local x = load(id)
@@ -27,4 +31,5 @@ for i = 3, generation and #ARGV or 0, 2 do
     redis.call('ZADD', base .. 'lease', expires, id)
   end
 end
+write_cells()
 return lost

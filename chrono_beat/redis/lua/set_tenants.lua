@@ -9,9 +9,11 @@ for i = 1, #ARGV, 5 do
   local key = base .. 'tenant:' .. ARGV[i]
   local changed = redis.call('HGET', key, 'changed')
   if not changed or tonumber(changed) <= tonumber(ARGV[i + 4]) then
-    redis.call('HSET', key, 'weight', ARGV[i + 1], 'max_running', ARGV[i + 2], 'paused', ARGV[i + 3], 'changed', ARGV[i + 4])
+    redis.call('HSET', key, 'weight', ARGV[i + 1], 'max_running', ARGV[i + 2], 'paused', ARGV[i + 3],
+      'changed', ARGV[i + 4])
     uncap(ARGV[i])
     set = set + 1
   end
 end
+write_all()
 return set

@@ -1,7 +1,8 @@
 -- End deliveries, each once.
 -- KEYS[1]  meta hash of the lane
 -- ARGV     reap cap; then per settlement: execution id, token, result, detail (JSON)
--- Returns  false where the lane has no generation; else a word each: settled, done (a replay), refused (not the last grant)
+-- Returns  false where the lane has no generation; else a word each: settled, done (a replay), refused (not the last
+--          grant)
 -- include: endings
 
 if not generation then
@@ -9,6 +10,21 @@ if not generation then
 end
 
 local cap = tonumber(ARGV[1])
+
+local function fetch_all()
+  local keys, locks = {}, {}
+  for i = 2, #ARGV, 4 do
+    keys[#keys + 1] = X .. ARGV[i]
+  end
+  fetch(keys)
+  for i = 2, #ARGV, 4 do
+    local x = load(ARGV[i])
+    if x and x.lock then
+      locks[#locks + 1] = LOCK .. x.job
+    end
+  end
+  fetch(locks)
+end
 
 local function settle(id, token, result, detail)
   local x = load(id)
@@ -30,11 +46,12 @@ local function settle(id, token, result, detail)
     if x.state ~= 'r' then
       return 'done'                                   -- requeued already, or decided
     end
-    redis.call('HSET', base .. 'x:' .. id, 'lost', token)
+    x.lost = token
     reap(id, x, cap)
     return 'settled'
   end
-  -- Rule 14: this is the last grant. Its lease may have run out, its copy may have been requeued, voided or expired since.
+  -- Rule 14: this is the last grant. Its lease may have run out, its copy may have been requeued, voided or expired
+  -- since.
   if result == 'lost' then
     result = 'retry'                                  -- the body had ended by asking for a retry
   elseif result ~= 'retry' then
@@ -44,8 +61,10 @@ local function settle(id, token, result, detail)
   return 'settled'
 end
 
+fetch_all()
 local replies = {}
 for i = 2, #ARGV, 4 do
   replies[#replies + 1] = settle(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
 end
+write_all()
 return replies

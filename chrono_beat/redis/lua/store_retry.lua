@@ -6,7 +6,9 @@
 
 local x = generation and load(ARGV[1])
 if x and x.state == 'r' and x.token == ARGV[2] then
-  redis.call('HSET', base .. 'x:' .. ARGV[1], 'retry', ARGV[3])
+  x.retry = ARGV[3]
+  save(ARGV[1], x)
+  write_cells()
   return 1
 end
 return 0
