@@ -94,6 +94,14 @@ def test_a_missing_composition_root_is_named(app):
         assert app.chrono_beat.config
 
 
+def test_the_default_composition_root_is_djangos():
+    beat = ChronoBeat(Celery("django", set_as_current=False))
+
+    assert beat.root.__name__ == "chrono_beat_django.wiring"
+    assert beat.config.default_pool == "chrono"
+    assert beat.new_queue() is not beat.queue
+
+
 def test_a_forked_child_has_a_queue_of_its_own(app):
     before = app.chrono_beat.queue
     assert app.chrono_beat.queue is before

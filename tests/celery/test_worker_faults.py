@@ -243,6 +243,23 @@ def test_what_has_not_begun_is_given_back_at_once(site, pool):
     assert all(site.events(eid) == ["started", "succeeded"] for eid in eids)
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_leases_are_renewed_through_a_warm_shutdown(make_site, pool):
+    """Celery stops the bootstep first and then waits for the bodies, as long as they take."""
+    site = make_site(**SHORT)
+    worker = site.worker(pool, 1)
+    eid = site.publish("slow", "farewell", 4)
+    site.begun("farewell")
+
+    worker.signal(signal.SIGTERM)
+    reaps = []
+    while worker.process.poll() is None:
+        reaps += reap(site)
+        time.sleep(0.1)
+
+    assert reaps == [] and site.events(eid) == ["started", "succeeded"]
+
+
 def test_a_cold_shutdown_hands_back_what_runs(site):
     worker = site.worker("prefork", 2)
     late = site.publish("slow_late", "late", 30)

@@ -80,8 +80,10 @@ class Site:
 
     @property
     def environment(self):
+        # Without Django: nothing in chrono_beat needs it, and Celery would set it up where its settings are named.
+        inherited = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
         return {
-            **os.environ, "PYTHONPATH": str(ROOT), "CHRONO_TEST_URL": self.url, "CHRONO_TEST_BROKER": self.broker,
+            **inherited, "PYTHONPATH": str(ROOT), "CHRONO_TEST_URL": self.url, "CHRONO_TEST_BROKER": self.broker,
             "CHRONO_TEST_PREFIX": self.prefix, "CHRONO_TEST_LEASE_TTL": str(self.config.lease_ttl),
             "CHRONO_TEST_RENEW_EVERY": str(self.config.renew_every), "CHRONO_TEST_LANES": str(self.config.lanes),
         }
