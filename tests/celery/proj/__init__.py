@@ -7,6 +7,8 @@ import time
 import redis
 from celery import Celery
 from celery.exceptions import Ignore, Reject
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 from chrono_beat.celery import ChronoBeat
 from chrono_beat.celery.context import current
@@ -15,7 +17,10 @@ app = Celery("proj")
 ChronoBeat(app, wiring="tests.celery.proj.wiring")
 app.config_from_object("tests.celery.proj.celeryconfig")
 
-STORE = redis.Redis.from_url(os.environ.get("CHRONO_TEST_URL", "redis://127.0.0.1:1/0"), decode_responses=True)
+# A body's own connection may be among those that a test kills: what it notes is not what is tested.
+STORE = redis.Redis.from_url(
+    os.environ.get("CHRONO_TEST_URL", "redis://127.0.0.1:1/0"), decode_responses=True,
+    retry=Retry(ConstantBackoff(0.1), 20), retry_on_error=[redis.ConnectionError, redis.TimeoutError])
 JOURNAL = os.environ.get("CHRONO_TEST_PREFIX", "test") + "-journal"
 
 
