@@ -28,6 +28,9 @@ EMBED = '{"callbacks":null,"errbacks":null,"chain":null,"chord":null}'
 MAX_TEMPLATES = 4_096
 """Templates that are kept; a burst of more jobs than this writes each of them once."""
 
+MAX_SHAPES = 1_024
+"""Combinations of task, options and headers that are kept; each is as large as its headers."""
+
 MAX_KEPT_CHARACTERS = 8_192
 """Characters of arguments up to which a template is kept, so that all of them together stay small."""
 
@@ -40,11 +43,48 @@ MAX_INSTANTS = 4_096
 LONGEST_SECONDS = 366 * 86_400.0
 
 _KEY_SCOPES = ("occurrence", "attempt")
-_NO_ARGUMENTS = ("[]", "{}")
+_AFTER_ARGUMENTS = Content._fields.index("headers")
 
 
 class InvalidContent(ChronoError, ValueError):
     """What a job says is to be run makes no message that a worker could read; the text names the field."""
+
+
+class _Shape:
+    """What a content comes to without its tenant, its name and its arguments: checked and written once.
+
+    Args:
+        content: of any of the jobs that share it.
+        pool: name of the pool they go to.
+        config: for the limits that a deployment sets.
+
+    Raises:
+        InvalidContent: no content of this shape makes a message.
+    """
+
+    __slots__ = ("after_body", "before_id", "before_job", "by_attempt", "concurrency", "middle")
+
+    def __init__(self, content: Content, pool: str, config: Config) -> None:
+        _check(content, config)
+        # "replace" is accepted nowhere yet. Where it stands all the same, not to run beside the first is the safe way.
+        self.concurrency = "allow" if content.concurrency == "allow" else "forbid"
+        self.by_attempt = content.key_scope == "attempt"
+        routed = encode_basestring(pool)
+        hard, soft = _seconds(content.max_duration_seconds), _seconds(content.soft_limit_seconds)
+        self.after_body = (
+            f',"content-encoding":"utf-8","content-type":"application/json",'
+            f'"headers":{{{_headers(content)}"lang":"py","task":{encode_basestring(content.task)},"shadow":null,'
+            f'"eta":null,"expires":null,"group":null,"group_index":null,"timelimit":[{hard},{soft}],"parent_id":null,'
+        )
+        self.before_id = (
+            f',"origin":"{ORIGIN}","ignore_result":false,"replaced_task_nesting":0,"stamped_headers":null,"stamps":{{}},'
+            f'"id":'
+        )
+        self.before_job = f',"pool":{routed},"job":'
+        self.middle = (
+            f'}}}},"properties":{{"body_encoding":"utf-8","delivery_info":{{"exchange":"","routing_key":{routed}}},'
+            f'"delivery_mode":2,"priority":0,"reply_to":"","correlation_id":'
+        )
 
 
 class Template:
@@ -54,6 +94,7 @@ class Template:
         content: what is to be run.
         pool: name of the pool it goes to, never empty.
         config: for the limits that a deployment sets.
+        shape: of this content and pool, where it is there already.
 
     Raises:
         InvalidContent: the content makes no message.
@@ -61,38 +102,32 @@ class Template:
 
     __slots__ = ("_by_attempt", "_head", "_middle", "_neck", "_tail", "concurrency", "content", "pool", "priority")
 
-    def __init__(self, content: Content, pool: str, config: Config) -> None:
-        _check(content, config)
+    def __init__(self, content: Content, pool: str, config: Config, shape: _Shape | None = None) -> None:
+        if shape is None:
+            shape = _Shape(content, pool, config)
+        args, kwargs = content.args, content.kwargs
+        _check_arguments(args, kwargs, config.max_payload)
         self.content = content
         self.pool = pool
         self.priority = content.priority
-        # "replace" is accepted nowhere yet. Where it stands all the same, not to run beside the first is the safe way.
-        self.concurrency = "allow" if content.concurrency == "allow" else "forbid"
-        self._by_attempt = content.key_scope == "attempt"
-        routed = encode_basestring(pool)
-        hard, soft = _seconds(content.max_duration_seconds), _seconds(content.soft_limit_seconds)
-        body = f"[{content.args},{content.kwargs},{EMBED}]"
+        self.concurrency = shape.concurrency
+        self._by_attempt = shape.by_attempt
         self._head = (
-            f'{{"body":{encode_basestring(body)},"content-encoding":"utf-8","content-type":"application/json",'
-            f'"headers":{{{_headers(content)}"lang":"py","task":{encode_basestring(content.task)},"shadow":null,'
-            f'"eta":null,"expires":null,"group":null,"group_index":null,"timelimit":[{hard},{soft}],"parent_id":null,'
-            f'"argsrepr":{encode_basestring(content.args[:MAX_SHOWN_CHARACTERS])},'
-            f'"kwargsrepr":{encode_basestring(content.kwargs[:MAX_SHOWN_CHARACTERS])},"origin":"{ORIGIN}",'
-            f'"ignore_result":false,"replaced_task_nesting":0,"stamped_headers":null,"stamps":{{}},"id":'
+            f'{{"body":{encode_basestring(f"[{args},{kwargs},{EMBED}]")}{shape.after_body}'
+            f'"argsrepr":{encode_basestring(args[:MAX_SHOWN_CHARACTERS])},'
+            f'"kwargsrepr":{encode_basestring(kwargs[:MAX_SHOWN_CHARACTERS])}{shape.before_id}'
         )
         self._neck = (
             f',"{HEADER}":{{"v":{HEADER_VERSION},"tenant":{encode_basestring(content.tenant)},'
-            f'"name":{encode_basestring(content.name)},"pool":{routed},"job":'
+            f'"name":{encode_basestring(content.name)}{shape.before_job}'
         )
-        self._middle = (
-            f'}}}},"properties":{{"body_encoding":"utf-8","delivery_info":{{"exchange":"","routing_key":{routed}}},'
-            f'"delivery_mode":2,"priority":0,"reply_to":"","correlation_id":'
-        )
+        self._middle = shape.middle
         self._tail = ',"delivery_tag":'
-        try:
-            f"{self._head}{self._neck}{self._middle}".encode()
-        except UnicodeEncodeError:
-            raise InvalidContent("content: holds half of a surrogate pair, which no message can carry") from None
+        if not (self._head.isascii() and self._neck.isascii() and self._middle.isascii()):
+            try:
+                f"{self._head}{self._neck}{self._middle}".encode()
+            except UnicodeEncodeError:
+                raise InvalidContent("content: holds half of a surrogate pair, which no message can carry") from None
 
     def build(
         self, execution_id: str, job_id: str, scheduled_us: int, due_us: int, attempt: int, retries: int, kind: str,
@@ -130,6 +165,8 @@ class Templates:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._kept = lru_cache(maxsize=MAX_TEMPLATES)(self._make)
+        # A refusal is not kept: whatever is wrong is said of every job that has it.
+        self._shapes: dict[tuple[object, ...], _Shape] = {}
 
     def of(self, content: Content) -> Template:
         """Return the template of a content.
@@ -142,7 +179,15 @@ class Templates:
         return self._kept(content)
 
     def _make(self, content: Content) -> Template:
-        return Template(content, content.pool or self._config.default_pool, self._config)
+        pool = content.pool or self._config.default_pool
+        key = (content.task, *content[_AFTER_ARGUMENTS:])
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = _Shape(content, pool, self._config)
+            if len(self._shapes) >= MAX_SHAPES:
+                self._shapes.clear()
+            self._shapes[key] = shape
+        return Template(content, pool, self._config, shape)
 
 
 @lru_cache(maxsize=MAX_INSTANTS)
@@ -159,7 +204,7 @@ def _seconds(value: float | None) -> str:
 # -- checks -----------------------------------------------------------------------------------------------------------
 
 def _check(content: Content, config: Config) -> None:
-    """Refuse what no edge would have let in: it was written into the database directly."""
+    """Refuse options that no edge would have let in: they were written into the database directly."""
     if wrong := _wrong_task(content.task, config.allowed_tasks):
         raise InvalidContent(f"task: {wrong}")
     if not 0 <= content.priority <= 9:
@@ -176,7 +221,6 @@ def _check(content: Content, config: Config) -> None:
             f"concurrency: {content.concurrency[:40]!r} is not one of {', '.join(CONCURRENCY_POLICIES)}")
     if content.key_scope not in _KEY_SCOPES:
         raise InvalidContent(f"key_scope: {content.key_scope[:40]!r} is not one of {', '.join(_KEY_SCOPES)}")
-    _check_arguments(content.args, content.kwargs, config.max_payload)
 
 
 @lru_cache(maxsize=MAX_TEMPLATES)
@@ -186,13 +230,11 @@ def _wrong_task(task: str, allowed: tuple[str, ...]) -> str | None:
 
 def _check_arguments(args: str, kwargs: str, max_bytes: int) -> None:
     """Look whether a worker can read the arguments: quickly, and thoroughly where the quick look is in doubt."""
-    if (args, kwargs) == _NO_ARGUMENTS:
-        return
     if len(args) + len(kwargs) <= max_bytes // 4 and "__type__" not in args and "__type__" not in kwargs:
         try:
-            if type(_read(args)) is list and type(_read(kwargs)) is dict:
+            if _is_one(list, args, "[]") and _is_one(dict, kwargs, "{}"):
                 return
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, StopIteration):
             pass                                           # what is wrong is said below
     *_, problems = payload.arguments(args, kwargs, max_bytes)
     if problems:
@@ -216,4 +258,12 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-_read = json.JSONDecoder(parse_constant=_refuse_constant).decode
+_scan = json.JSONDecoder(parse_constant=_refuse_constant).scan_once
+
+
+def _is_one(kind: type, text: str, empty: str) -> bool:
+    """Say whether the text is such a value and nothing else, blanks around it included: these are for the thorough look."""
+    if text == empty:
+        return True
+    value, end = _scan(text, 0)
+    return type(value) is kind and end == len(text)
