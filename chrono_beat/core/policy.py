@@ -77,11 +77,18 @@ MAX_ERROR_CHARACTERS = 4_000
 
 _MICROSECOND = timedelta(microseconds=1)
 _SECOND_US = 1_000_000
+_SCHEDULE = slice(DueJob._fields.index("schedule_kind"), DueJob._fields.index("anchor_us") + 1)
 
 
 # -- claim ------------------------------------------------------------------------------------------------------------
 
-def plan_claim(job: DueJob, now_us: int, until_us: int, epoch: int, limit: int = MAX_OCCURRENCES) -> Claim:
+Answers = dict[tuple[object, ...], int | None]
+"""The runs that schedules named: (parts of the schedule, instant) -> the run after it."""
+
+
+def plan_claim(
+    job: DueJob, now_us: int, until_us: int, epoch: int, limit: int = MAX_OCCURRENCES, answers: Answers | None = None,
+) -> Claim:
     """Decide what the claim of a due job writes, and where its next run then stands.
 
     Args:
@@ -90,6 +97,8 @@ def plan_claim(job: DueJob, now_us: int, until_us: int, epoch: int, limit: int =
         until_us: the end of the look-ahead: occurrences scheduled later are left for another claim.
         epoch: under which the claimant owns the job's partition.
         limit: occurrences to run in one claim, at least 1.
+        answers: shared by the jobs of one batch, which often have the schedule and the instant in common. Not for longer:
+            zone data may change.
 
     Raises:
         ScheduleError: the row cannot be planned, and `field` and `reason` say why.
@@ -108,7 +117,7 @@ def plan_claim(job: DueJob, now_us: int, until_us: int, epoch: int, limit: int =
         room = limit
         while following is not None and following <= last_us and room > 0:
             occurrences.append(Occurrence(following, following + offset_us))
-            following = _after(schedule, following)
+            following = _after_as_before(job, schedule, following, answers)
             room -= 1
     return Claim(job.job_id, job.partition, job.version, job.next_run_us, epoch, following, occurrences, job.content)
 
@@ -194,6 +203,15 @@ def _count(schedule: Schedule, start_us: int, end_us: int) -> int:
     return schedule.count_between(from_us(start_us), from_us(end_us), MAX_COUNTED)
 
 
+def _after_as_before(job: DueJob, schedule: Schedule, us: int, answers: Answers | None) -> int | None:
+    if answers is None:
+        return _after(schedule, us)
+    asked = (us, *job[_SCHEDULE])
+    if asked not in answers:
+        answers[asked] = _after(schedule, us)
+    return answers[asked]
+
+
 def _after(schedule: Schedule, us: int) -> int | None:
     found = schedule.next_after(from_us(us))
     return None if found is None else to_us(found)
@@ -209,7 +227,7 @@ def _schedule_of(job: DueJob) -> Schedule:
         raise ScheduleError("misfire_cap", f"must be from 1 to {MAX_COUNTED - 1:,}, not {job.misfire_cap}")
     if job.grace_seconds is not None and not 0 <= job.grace_seconds < math.inf:
         raise ScheduleError("grace", f"must be 0 or more seconds, not {job.grace_seconds}")
-    return _schedule(job.schedule_kind, job.expression, job.timezone, job.start_us, job.end_us, job.anchor_us)
+    return _schedule(*job[_SCHEDULE])
 
 
 @lru_cache(maxsize=MAX_SCHEDULES)

@@ -24,7 +24,7 @@ from chrono_beat.core.config import Config
 from chrono_beat.core.envelope import InvalidContent, Templates
 from chrono_beat.core.errors import InvalidInput, StoreUnavailable
 from chrono_beat.core.ids import lane_of
-from chrono_beat.core.policy import plan_claim
+from chrono_beat.core.policy import Answers, plan_claim
 from chrono_beat.core.records import Claim, Content, DueJob, Ending, PublishItem, ScheduledExecution
 from chrono_beat.host_clock import take_reading
 from chrono_beat.ports import JobStore, QueueStore
@@ -86,7 +86,8 @@ class Planner(Service):
         self._renew_at_us = self._look_at_us = self._reload_at_us = 0
         self._looked_us = 0
         self._woken = False
-        self._looked_at: tuple[str, int, int] | None = None
+        self._first_partition = 0                          # where the next look begins
+        self._first_rows: dict[int, tuple[str, int, int]] = {}     # partition: first row of the last batch from there on
         self._read_under: dict[int, int] = {}      # lane: generation under which its rows were read (rule 4)
         self._leave_until_us: int | None = None
 
@@ -178,20 +179,36 @@ class Planner(Service):
         crowded = len(self._pending) >= MAX_AHEAD or self._pending.due_count() >= BUSY_DUE
         until_us = reached_us + (self._look_every_us if crowded else self._horizon_us)
         limit = self._config.claim_batch
-        due = self._store.due_jobs(sorted(holding.epochs), until_us, limit)
+        # Each look goes on where the last one filled its batch: what was claimed before it leaves a trail of dead index
+        # entries, and one full partition must not hold up the others.
+        numbers = sorted(holding.epochs, key=lambda number: (number < self._first_partition, number))
+        due = self._store.due_jobs(numbers, until_us, limit)
         if due:
             self._claim_due(due, reached_us, until_us, holding)
         rows = self._store.load_scheduled(holding.epochs, until_us, limit)
         if rows:
             self._enqueue(rows, holding.epochs)
             emit("loaded", member=self._partitions.member, executions=len(rows))
-        # A batch that begins where the last one began has brought nothing forward: not again before the next second.
-        first = (due[0].job_id, due[0].next_run_us, due[0].version) if due else None
-        stuck, self._looked_at = first is not None and first == self._looked_at, first
-        return (bool(due) and not stuck) or len(rows) >= limit
+        return self._goes_on(due, numbers, limit) or len(rows) >= limit
+
+    def _goes_on(self, due: Sequence[DueJob], numbers: Sequence[int], limit: int) -> bool:
+        """Say whether another batch is to be looked for at once, and from which partition on."""
+        if not due:
+            return False
+        first = due[0]
+        row = (first.job_id, first.next_run_us, first.version)
+        # A batch that begins where an earlier one began has brought nothing forward: not again before the next second.
+        stuck = self._first_rows.get(first.partition) == row
+        self._first_rows[first.partition] = row
+        if len(due) >= limit:
+            found = {job.partition for job in due}
+            last = max(index for index, number in enumerate(numbers) if number in found)
+            self._first_partition = numbers[(last + stuck) % len(numbers)]
+        return not stuck
 
     def _claim_due(self, due: Sequence[DueJob], reached_us: int, until_us: int, holding: Holding) -> None:
         claims: list[Claim] = []
+        answers: Answers = {}
         for job in due:
             epoch = holding.epochs.get(job.partition)
             if epoch is None:
@@ -199,7 +216,7 @@ class Planner(Service):
             # One row that makes no sense costs its neighbours nothing.
             try:
                 self._templates.of(job.content)
-                claims.append(plan_claim(job, reached_us, until_us, epoch))
+                claims.append(plan_claim(job, reached_us, until_us, epoch, answers=answers))
             except (InvalidInput, InvalidContent) as error:
                 self._quarantine(job.job_id, job.version, job.content, str(error))
             except Exception as error:

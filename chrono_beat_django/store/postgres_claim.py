@@ -88,12 +88,13 @@ class Batch:
         self.is_plain = all(
             len(c.occurrences) == 1 and c.occurrences[0].state == lifecycle.SCHEDULED for c in self.claims
         )
-        self._instants = {o.scheduled_us: "" for claim in self.claims for o in claim.occurrences}
-        for scheduled_us in self._instants:
-            self._instants[scheduled_us] = format_instant(scheduled_us)
+        instants = {o.scheduled_us: "" for claim in self.claims for o in claim.occurrences}
+        for scheduled_us in instants:
+            instants[scheduled_us] = format_instant(scheduled_us)
+        self._instants = instants
         self._written = [
-            (f"{claim.job_id}:{self._instants[o.scheduled_us]}:1", claim, o)
-            for claim in self.claims for o in _once(claim.occurrences)
+            (f"{claim.job_id}:{instants[o.scheduled_us]}:1", claim, o)
+            for claim in self.claims for o in (claim.occurrences if self.is_plain else _once(claim.occurrences))
         ]
 
     def plain_parameters(self) -> list[object]:
