@@ -10,8 +10,10 @@ template, to keep out what a worker could not read (`InvalidContent`).
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import lru_cache
 from json.encoder import encode_basestring, encode_basestring_ascii
+from typing import Any
 
 from chrono_beat.core import payload
 from chrono_beat.core.config import Config
@@ -258,7 +260,8 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-_scan = json.JSONDecoder(parse_constant=_refuse_constant).scan_once
+_decoder: Any = json.JSONDecoder(parse_constant=_refuse_constant)
+_scan: Callable[[str, int], tuple[object, int]] = _decoder.scan_once      # the C scanner, without the search for blanks
 
 
 def _is_one(kind: type, text: str, empty: str) -> bool:

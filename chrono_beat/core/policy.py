@@ -77,7 +77,6 @@ MAX_ERROR_CHARACTERS = 4_000
 
 _MICROSECOND = timedelta(microseconds=1)
 _SECOND_US = 1_000_000
-_SCHEDULE = slice(DueJob._fields.index("schedule_kind"), DueJob._fields.index("anchor_us") + 1)
 
 
 # -- claim ------------------------------------------------------------------------------------------------------------
@@ -206,7 +205,7 @@ def _count(schedule: Schedule, start_us: int, end_us: int) -> int:
 def _after_as_before(job: DueJob, schedule: Schedule, us: int, answers: Answers | None) -> int | None:
     if answers is None:
         return _after(schedule, us)
-    asked = (us, *job[_SCHEDULE])
+    asked = (us, *_parts(job))
     if asked not in answers:
         answers[asked] = _after(schedule, us)
     return answers[asked]
@@ -227,7 +226,11 @@ def _schedule_of(job: DueJob) -> Schedule:
         raise ScheduleError("misfire_cap", f"must be from 1 to {MAX_COUNTED - 1:,}, not {job.misfire_cap}")
     if job.grace_seconds is not None and not 0 <= job.grace_seconds < math.inf:
         raise ScheduleError("grace", f"must be 0 or more seconds, not {job.grace_seconds}")
-    return _schedule(*job[_SCHEDULE])
+    return _schedule(*_parts(job))
+
+
+def _parts(job: DueJob) -> tuple[str, str, str, int | None, int | None, int | None]:
+    return job.schedule_kind, job.expression, job.timezone, job.start_us, job.end_us, job.anchor_us
 
 
 @lru_cache(maxsize=MAX_SCHEDULES)
