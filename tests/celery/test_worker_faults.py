@@ -172,7 +172,7 @@ def test_a_worker_that_slept_beyond_its_lease_is_refused(make_site):
 def test_a_body_whose_lease_went_to_another_worker_is_ended(make_site):
     site = make_site(**SHORT)
     sleeper = site.worker("prefork", 1)
-    eid = site.publish("slow", "stale", 8)
+    eid = site.publish("slow", "stale", 60)
     [first] = site.begun("stale")
 
     sleeper.signal(signal.SIGSTOP)
