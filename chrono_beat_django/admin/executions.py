@@ -13,11 +13,12 @@ from django.utils.html import format_html
 from django.utils.timezone import now
 
 from chrono_beat.core import ids
-from chrono_beat_django.admin.instants import EMPTY
+from chrono_beat_django.admin.instants import EMPTY, in_utc
 from chrono_beat_django.admin.pages import (
     DefaultFilter,
     ReadOnlyPage,
     TenantFilter,
+    in_one_line,
     instant_column,
     rows_of_jobs_named,
 )
@@ -57,8 +58,7 @@ class PeriodFilter(DefaultFilter):
 class ExecutionPage(ReadOnlyPage):
     """One attempt at an occurrence each, the latest first."""
 
-    list_display = ("job", "kind", "outcome", "scheduled", "started", "finished", "lateness", "attempt", "deliveries",
-                    "worker")
+    list_display = ("job", "kind", "outcome", "scheduled", "lateness", "took", "attempt", "deliveries", "worker")
     list_filter = (PeriodFilter, "state", "kind", TenantFilter)
     search_fields = ("job_name",)
     search_help_text = "Beginning of a job's name, tenant/name, a job's id, or an execution's id."
@@ -66,7 +66,7 @@ class ExecutionPage(ReadOnlyPage):
     long_columns = ("args", "kwargs", "error", "result")
     fieldsets = (
         (None, {"fields": ("id", "job_link", "kind", "outcome", "error_text", "worker")}),
-        ("When", {"fields": ("scheduled", "due", "published", "started", "finished", "lateness", "publish_lateness",
+        ("When", {"fields": ("scheduled", "due", "published", "started", "finished", "lateness", "publish_lateness", "took",
                              "cancel_requested")}),
         ("Counts", {"fields": ("attempt", "retries", "deliveries", "missed")}),
         ("Content", {"fields": ("arguments", "keyword_arguments", "job_version", "result")}),
@@ -105,14 +105,18 @@ class ExecutionPage(ReadOnlyPage):
         """Return how long after its due time workers could read it."""
         return _milliseconds(execution.due_at, execution.published_at)
 
+    @admin.display(description="took")
+    def took(self, execution: Execution) -> str:
+        """Return how long the body ran."""
+        started = execution.started_at
+        return EMPTY if started is None else _milliseconds(started, execution.finished_at)
+
     @admin.display(description="missed occurrences")
     def missed(self, execution: Execution) -> str:
         """Return how many occurrences this row stands for."""
         if not execution.missed_count:
             return EMPTY
-        return f"{execution.missed_count:,}, the first at {type(self).first_missed(self, execution)}"
-
-    first_missed = instant_column("first_missed_at", "first missed")
+        return f"{execution.missed_count:,}, the first at {in_utc(execution.first_missed_at)}"
 
     @admin.display(description="error")
     def error_text(self, execution: Execution) -> str:
@@ -147,4 +151,4 @@ class ExecutionPage(ReadOnlyPage):
 
 
 def _milliseconds(due: datetime, then: datetime | None) -> str:
-    return EMPTY if then is None else f"{(then - due) / timedelta(milliseconds=1):,.0f} ms"
+    return EMPTY if then is None else in_one_line(f"{(then - due) / timedelta(milliseconds=1):,.0f} ms")

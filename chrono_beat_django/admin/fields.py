@@ -100,9 +100,9 @@ def plain_lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def line(label: str, help_text: str = "", *, required: bool = False) -> Text:
+def line(label: str, help_text: str = "", *, required: bool = False, wide: bool = False) -> Text:
     """Return a field for a line of text."""
-    widget = forms.TextInput(attrs={"class": "vTextField"})
+    widget = forms.TextInput(attrs={"class": "vLargeTextField" if wide else "vTextField"})
     return Text(label=label, help_text=help_text, required=required, widget=widget)
 
 

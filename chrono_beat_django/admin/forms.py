@@ -45,7 +45,7 @@ class JobForm(forms.ModelForm):
     kwargs = fields.lines("Kwargs", "A JSON object, kept byte for byte.")
     headers = fields.lines("Headers", "A JSON object of further message headers; empty: none.", rows=2)
     schedule_kind = fields.choice("Kind", SCHEDULE_KINDS)
-    expression = fields.line("Expression", required=True)
+    expression = fields.line("Expression", required=True, wide=True)
     timezone = fields.suggesting("Zone", "IANA name of the zone that a cron text is read in and runs are shown in.")
     start_at = fields.instant("Start")
     end_at = fields.instant("End")

@@ -28,7 +28,7 @@ RUNS_SHOWN = 10
 MOST_ACTED_ON = 1_000
 """Jobs that one action takes; each is a transaction, and a page has to come back some time."""
 MOST_MESSAGES = 20
-REASON_SHOWN_CHARACTERS = 200
+REASON_LISTED_CHARACTERS = 60
 
 
 class StateFilter(DefaultFilter):
@@ -145,7 +145,7 @@ class JobPage(JobActions):
     """Jobs by tenant and name."""
 
     form = JobForm
-    list_display = ("tenant", "name", "schedule", "timezone", "next_run", "state", "last_execution")
+    list_display = ("tenant", "name", "state_in_short", "next_run", "last_execution", "schedule")
     list_display_links = ("name",)
     list_filter = (StateFilter, TenantFilter, "schedule_kind", "source")
     search_fields = ("name",)
@@ -259,14 +259,14 @@ class JobPage(JobActions):
 
     @admin.display(description="schedule")
     def schedule(self, job: Job) -> str:
-        """Return the schedule as it is stored; a one-off's instant in the form's zone."""
+        """Return the schedule as it is stored, with the zone that it is read in; a one-off's instant in the form's."""
         if job.schedule_kind == "interval":
             return f"every {job.expression} s"
         if job.schedule_kind == "once" and (at := once_at(job)) is not None:
             return f"once at {for_form(at)} {form_zone()}"
         if job.schedule_kind == "celery":
-            return _celery_words(job.expression)
-        return job.expression
+            return f"{_celery_words(job.expression)} {job.timezone}"
+        return f"{job.expression} {job.timezone}"
 
     @admin.display(description="next run")
     def next_run(self, job: Job) -> str:
@@ -279,8 +279,13 @@ class JobPage(JobActions):
         if job.finished_at is not None:
             return "finished"
         if job.quarantined_reason:
-            return f"quarantined: {Truncator(job.quarantined_reason).chars(REASON_SHOWN_CHARACTERS)}"
+            return f"quarantined: {job.quarantined_reason}"
         return "paused" if job.paused else "active"
+
+    @admin.display(description="state")
+    def state_in_short(self, job: Job) -> str:
+        """Return the state as a list has room for it."""
+        return Truncator(self.state(job)).chars(REASON_LISTED_CHARACTERS)
 
     @admin.display(description="last execution")
     def last_execution(self, job: Job) -> str:

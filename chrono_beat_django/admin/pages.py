@@ -11,6 +11,8 @@ from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from chrono_beat_django.admin.instants import in_utc
 from chrono_beat_django.models import Job, JobEvent, Tenant
@@ -100,9 +102,14 @@ def instant_column(column: str, label: str) -> Callable[[Any, Any], str]:
     """Return a column that shows an instant in UTC."""
     @admin.display(description=label)
     def shown(page: Any, row: Any) -> str:
-        return in_utc(getattr(row, column))
+        return in_one_line(in_utc(getattr(row, column)))
 
     return shown
+
+
+def in_one_line(text: str) -> SafeString:
+    """Return a text that a narrow column does not break."""
+    return format_html('<span class="nowrap">{}</span>', text)
 
 
 class TenantFilter(admin.SimpleListFilter):

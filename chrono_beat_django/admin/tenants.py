@@ -26,7 +26,7 @@ class TenantPage(Page):
     """Tenants by slug. Who changed one is in Django's own history: the audit of changes is about jobs."""
 
     form = TenantForm
-    list_display = ("slug", "name", "weight", "max_running", "paused", "jobs", "pool")
+    list_display = ("slug", "name", "weight", "max_running", "state", "jobs", "pool")
     list_filter = ("paused",)
     search_fields = ("slug", "name")
     fieldsets = (
@@ -83,6 +83,11 @@ class TenantPage(Page):
         counts = dict(counted)
         for tenant in rows:
             tenant.counted_jobs = counts.get(tenant.slug, 0)
+
+    @admin.display(description="state")
+    def state(self, tenant: Tenant) -> str:
+        """Return whether its jobs are fired."""
+        return "paused" if tenant.paused else "active"
 
     @admin.display(description="jobs")
     def jobs(self, tenant: Tenant) -> SafeString:
