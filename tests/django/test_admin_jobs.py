@@ -253,6 +253,20 @@ def test_a_form_loaded_in_another_zone_keeps_the_instant(ada):
 
 
 @override_settings(TIME_ZONE="Africa/Cairo")
+def test_a_one_off_that_is_over_can_still_be_saved(ada):
+    """Its instant is not a new one, so it is not refused for having passed."""
+    with wiring.override(now_us=lambda: ids.to_us(at(2021, 12, 1))):
+        job = create(cron=None, at=at(2021, 12, 3, 16, 11, 57))
+    Job.objects.filter(pk=job.pk).update(next_run_at=None, finished_at=at(2021, 12, 3, 16, 12))
+
+    for note in ("", "once more"):
+        saved(ada, page_of(job), as_loaded(ada, page_of(job)), note=note)
+
+    job.refresh_from_db()
+    assert (job.expression, job.version, job.note) == ("2021-12-03T16:11:57Z", 2, "once more")
+
+
+@override_settings(TIME_ZONE="Africa/Cairo")
 def test_an_instant_is_shown_in_one_zone_everywhere_with_the_zone_beside(ada):
     job = create(cron=None, at=at(2031, 12, 3, 16, 11, 57), timezone="Africa/Cairo", name="hold")
     said = "2031-12-03 18:11:57+02:00"
