@@ -332,8 +332,9 @@ def _plan(job: Job, definition: JobDefinition, now_us: int) -> None:
         job.anchor_at = definition.anchor or definition.start or now
     following = definitions.first_run(definition.schedule(now), definition.schedule_kind, now)
     job.next_run_at = None if definition.paused else following
-    over = following is None and not definition.paused and not store.has_open(job)
-    job.finished_at = now if over else None
+    # A paused job is waited for, unless it was over before it was paused: its name may be another's by now.
+    over = following is None and (job.finished_at or not definition.paused) and not store.has_open(job)
+    job.finished_at = (job.finished_at or now) if over else None
     job.replan = False
     job.quarantined_reason = ""
 

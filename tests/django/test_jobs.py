@@ -152,6 +152,19 @@ def test_a_name_is_taken_until_its_job_is_over():
     assert create().id != first.id
 
 
+def test_pausing_a_job_that_is_over_leaves_its_name_to_the_next_one(clock):
+    """Its name may be another's by now: a pause must not take it back."""
+    first = create_at(NOON + timedelta(minutes=1))
+    Job.objects.filter(id=first.id).update(finished_at=NOON, next_run_at=None)
+    clock.now = NOON + timedelta(hours=1)
+    second = create_at(NOON + timedelta(hours=2))
+
+    paused = jobs.pause(first)
+
+    assert (paused.paused, paused.finished_at) == (True, NOON)
+    assert jobs.get("default", "once").id == second.id
+
+
 def test_a_conflict_leaves_the_callers_transaction_usable():
     create()
     with transaction.atomic():
