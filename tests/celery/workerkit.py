@@ -143,6 +143,8 @@ class Site:
     def close(self):
         for worker in self.workers:
             worker.kill()
+            print(f"--- end of the log of {worker.name}\n{worker.text()[-3000:]}")      # pytest shows it for a failed test
+            worker.log.unlink()
         keys = list(self.redis.scan_iter(f"{self.prefix}*", count=1000))
         if keys:
             self.redis.delete(*keys)
