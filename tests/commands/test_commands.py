@@ -19,7 +19,7 @@ app = Celery("commands", set_as_current=False)
 ChronoBeat(app)
 
 
-@app.task(name="shop.report")
+@app.task(name="shop.report", shared=False)          # shared, it would be in every other test's app
 def report():
     """Do nothing."""
 
