@@ -329,6 +329,10 @@ def _ending(outcome: Outcome, state: str, reason: str, version: int | None) -> E
     )
 
 
+ATTEMPTS_UNTOLD = 4
+"""Attempts in all where a body ended by Retry and nothing says how often: Celery's default of three retries."""
+
+
 def _next_attempt(
     execution: OpenExecution, outcome: Outcome, now_us: int, random: Callable[[], float],
 ) -> NewAttempt | None:
@@ -337,13 +341,13 @@ def _next_attempt(
     Retries are counted since the occurrence, or its replay, began: a replay starts them anew, attempt numbers grow.
     """
     policy, made = execution.retry, execution.retries + 1
-    asked: Mapping[str, Any] | None = None
-    if outcome.event == RAN_RETRY:
-        # The task has obeyed its own max_retries; only a limit that somebody set on the job ends that as well.
-        if policy.explicit and made >= policy.max_attempts:
-            return None
-        asked = outcome.detail.get("retry")
-    elif made >= policy.max_attempts:
+    asked: Mapping[str, Any] | None = outcome.detail.get("retry") if outcome.event == RAN_RETRY else None
+    most = policy.max_attempts
+    if outcome.event == RAN_RETRY and not policy.explicit:
+        # The task has obeyed its own max_retries. Where what it asked for was lost, or nothing was asked (a body may
+        # raise Retry itself), Celery's default is the limit, since there must be one.
+        most = ATTEMPTS_UNTOLD if asked is None else made + 1
+    if made >= most:
         return None
     if asked is None:
         due_us = outcome.at_us + round(retry_delay_seconds(policy, made, random) * _SECOND_US)

@@ -289,8 +289,9 @@ class MemoryQueueStore:
 
     def store_retry(self, lane: int, hold: Hold, retry: Mapping[str, object]) -> bool:
         with self._in(lane) as it:
-            copy = self._held(it, hold)
-            if copy is None:
+            copy = it.copies.get(hold.execution_id) if it.generation is not None else None
+            # Rule 14: requeued and not granted again, it is still this delivery's.
+            if copy is None or copy.token != hold.token or copy.state not in (memory_lane.RUNNING, memory_lane.QUEUED):
                 return False
             copy.retry = json.loads(json.dumps(dict(retry)))
             return True

@@ -568,3 +568,17 @@ def test_nothing_is_left_when_all_is_over(bench):
     bench.advance(61 * SECOND)
 
     assert bench.leftovers() == []
+
+
+def test_rule14_a_retry_is_kept_though_the_lease_ran_out_and_the_copy_was_requeued(bench):
+    bench.publish(bench.item())
+    delivery = bench.one()
+    bench.advance(LEASE)
+    bench.store.reap(LANE, 5, 10)
+
+    assert bench.store.store_retry(LANE, hold(delivery), {"countdown_us": 1})
+    assert bench.settle(delivery, "retry") == "settled"
+
+    (outcome,) = bench.outcomes()
+    assert (outcome.event, outcome.detail["retry"]) == ("retry", {"countdown_us": 1})
+    assert bench.draw() == []

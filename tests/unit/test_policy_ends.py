@@ -168,6 +168,12 @@ def test_a_retry_whose_note_was_lost_waits_as_long_as_the_job_says():
     assert decide("retry", execution())[1] == NewAttempt(ID, 2, 1, AT + 30_000_000)
 
 
+def test_a_retry_without_a_note_ends_after_celerys_three():
+    """A body may raise Retry itself, without asking for anything: it must not go on for ever."""
+    assert decide("retry", execution()._replace(attempt=3, retries=2))[1] is not None
+    assert decide("retry", execution()._replace(attempt=4, retries=3))[1] is None
+
+
 # -- the error text ---------------------------------------------------------------------------------------------------
 
 def test_an_error_is_kept_as_type_message_and_the_tail_of_its_traceback():
