@@ -17,7 +17,7 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.machine import PARTITIONS, Machine, shares
+from benchmarks.machine import PARTITIONS, Machine, shares, yardstick
 
 SLOWEST_CLAIMS = 2_500                   # a second; how long before the due second the dispatchers start
 LEAST_LEAD_SECONDS = 12.0
@@ -29,7 +29,8 @@ SETTLE_SECONDS = 5.0                     # from the start of a dispatcher until 
 INSERT = """
 INSERT INTO chrono_job
        (id, tenant, name, partition, schedule_kind, expression, anchor_at, task, kwargs, next_run_at, updated_at)
-SELECT (lpad(to_hex(1764600000000 + n), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8' || substr(md5(n::text), 4, 15))::uuid,
+SELECT (lpad(to_hex(1764600000000 + n), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'
+            || substr(md5(n::text), 4, 15))::uuid,
        't' || (n %% %(tenants)s), 'job ' || n, abs(hashint4(n)) %% %(partitions)s, 'interval', %(period)s,
        to_timestamp(%(due)s + (n - 1) * %(apart)s), 'bench.nothing',
        '{"number": ' || n || ', "text": "' || repeat('x', 100) || '"}', to_timestamp(%(due)s + (n - 1) * %(apart)s), now()
@@ -197,6 +198,7 @@ def main() -> int:
 
         call_command("migrate", verbosity=0)
         result = measure_idle(args, machine) if args.idle else measure_path(args, machine)
+    result["yardstick_ms"] = yardstick()
     result["load1"] = round(os.getloadavg()[0], 1)
     if not args.json:
         for name, value in result.items():
