@@ -80,7 +80,7 @@ def running_request() -> tuple[Any, Any, Mapping[str, Any]] | None:
     """Return (task, request, chrono header) of the delivery that this thread or greenlet runs.
 
     A task that calls another one as a function, or itself, pushes a request without headers: the delivery's lies
-        below it.
+    below it.
     """
     for task in reversed(_state._task_stack.stack or ()):
         for request in reversed(task.request_stack.stack or ()):

@@ -1,8 +1,7 @@
 """A delivery in this worker's hands, from its draw until Redis has taken its end.
 
 Several threads look at it: the hub's thread or a pool thread ends it, the I/O thread sends that end, the renewal
-    thread keeps
-its lease. What must happen once, happens under its lock.
+thread keeps its lease. What must happen once, happens under its lock.
 """
 from __future__ import annotations
 

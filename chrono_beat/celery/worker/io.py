@@ -160,7 +160,6 @@ class WorkerIO:
         return self._closed and not self._held
 
     # -- called by deliveries, from any thread
-    # --------------------------------------------------------------------------
 
     def accepted(self, held: HeldDelivery) -> None:
         """Send "started" with the next call."""
@@ -184,7 +183,6 @@ class WorkerIO:
         self._wake.set()
 
     # -- the I/O thread
-    # ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         failures = 0
@@ -339,7 +337,6 @@ class WorkerIO:
         return len(running), sum(held.accepted for held in running)
 
     # -- who waits for what
-    # -----------------------------------------------------------------------------------------------
 
     def _after_draw(self, credit: int, drawn: int) -> None:
         """Decide what the waiting thread waits for, and get it out of a wait that no longer fits."""

@@ -1,5 +1,4 @@
-"""A delivery in the appearance of a broker's message, so that Celery's own strategies, limits and events apply to
-it."""
+"""A delivery in the appearance of a broker's message, so that Celery's own strategies, limits and events apply."""
 from __future__ import annotations
 
 import base64
@@ -21,8 +20,7 @@ class _Channel:
     """Where Celery sends acknowledgements.
 
     An acknowledgement is not the outcome: with early acks it comes when the pool *accepts* a task. Letting lease and
-        lock go
-    there would open the cap and the overlap policy while the body runs. So it means nothing once there is a Request,
+    lock go there would open the cap and the overlap policy while the body runs. So it means nothing once there is a Request,
     whose ending settles. Before that it says that no task here can run the message (unknown, malformed, not allowed).
     """
 

@@ -87,8 +87,7 @@ class LeasedRequest:
 
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> Any:
         # A cold shutdown cancels requests from its signal handler, before any bootstep hears of it: whoever went on
-        #     drawing
-        # would draw its own hand-backs, and they would die with the worker.
+        # drawing would draw its own hand-backs, and they would die with the worker.
         self.held.stop_drawing()
         return super()._announce_cancelled(*args, **kwargs)
 

@@ -1,9 +1,8 @@
 """The bootstep: where Celery starts, stops and shuts down chrono_beat's part of a worker.
 
 The order of a warm shutdown: Celery clears its waiting requests and the pool's outgoing buffer, calls ``stop`` here,
-    joins the
-pool (as long as the longest task), then calls ``shutdown``. ``stop`` is also called at every loss of the broker's
-connection, with ``start`` after it. A cold shutdown cancels requests in its signal handler, before ``stop``.
+joins the pool (as long as the longest task), then calls ``shutdown``. ``stop`` is also called at every loss of the
+broker's connection, with ``start`` after it. A cold shutdown cancels requests in its signal handler, before ``stop``.
 
 So ``stop`` gives back what has not begun, and nothing else: what Celery has just cleared would vanish without a word,
 while its lease was renewed for ever. Renewals and settlements go on until ``shutdown``, and where bodies still run,
@@ -122,7 +121,6 @@ class ChronoStep(bootsteps.StartStopStep):
         return {"chrono_beat": {"worker": self._io.worker, "pools": self._pools(), "held": held, **counts}}
 
     # -- called from the I/O and renewal threads
-    # ------------------------------------------------------------------------
 
     def _pools(self) -> list[str]:
         """Return the pools to draw, read anew each time: ``control add_consumer`` and ``cancel_consumer`` change
