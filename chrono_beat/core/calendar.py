@@ -5,8 +5,9 @@ has two halves, dates (day of month) and weekdays. If one half is free the other
 is enough (POSIX cron), or both are needed (Celery's crontab, `DayRule.both`).
 
 **Who names them.** croniter finds the next and the previous named minute where it is right: over naive times, given
-plain sorted numbers, with at most one half of the day rule restricted. Days that are combined, and ``L``, ``W`` and
-``#``, are found here month by month; so are the first and last hundred years, where croniter leaves datetime's range.
+plain sorted numbers, with at most one half of the day rule restricted and no date after the 28th (croniter 6 loses
+1 March behind a list that ends in 30 or 31). The other days, combined ones and ``L``, ``W`` and ``#``, are found here
+month by month; so is everything in the first and last hundred years, where croniter leaves datetime's range.
 
 **Units.** A wall time is a whole number of seconds of the wall clock since 0001-01-01T00:00. The day of wall time *w*
 is the ordinal ``w // 86400 + 1``. Integers cannot overflow at the ends of the calendar, where datetime raises.
@@ -28,6 +29,9 @@ DAY_SECONDS = 86_400
 LAST_ORDINAL = date.max.toordinal()
 LONGEST_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 """Days that a month can have, January first, as in a leap year."""
+
+SURE_DATE = 28
+"""The last day that every month has."""
 
 CRONITER_YEARS = range(100, 9_900)
 """Years of wall times that croniter may be asked about: it searches up to 50 years and must stay inside datetime's."""
@@ -67,9 +71,9 @@ class DayRule:
 
     @property
     def plain(self) -> bool:
-        """True if one list of numbers says it all: what croniter can be trusted with."""
+        """True if one list of numbers says it all, without days that some month lacks: croniter can be trusted."""
         special = self.last_date or self.last_workday or self.near is not None or self.nth or self.last_of
-        return not special and (self.any_date or self.any_weekday)
+        return not special and (self.any_date or self.any_weekday) and max(self.dates, default=0) <= SURE_DATE
 
     def days(self, length: int, first_weekday: int) -> tuple[int, ...]:
         """Return the days of a month that are meant, sorted.
@@ -154,7 +158,7 @@ class WallCalendar:
     def next(self, wall: int) -> int | None:
         """Return the first named minute at or after *wall* (wall seconds); None if the calendar ends before."""
         wall = -(-wall // 60) * 60
-        if self.fields.days.plain and _year(wall) in CRONITER_YEARS:
+        if self._croniter_knows(wall):
             return self._ask_croniter(wall, forward=True)
         day, minute = divmod(max(wall, 0) // 60, 1_440)
         if self._names_day(day + 1):
@@ -169,7 +173,7 @@ class WallCalendar:
     def previous(self, wall: int) -> int | None:
         """Return the last named minute before *wall* (wall seconds); None if the calendar begins after."""
         wall = min(-(-wall // 60) * 60, LAST_ORDINAL * DAY_SECONDS)
-        if self.fields.days.plain and _year(wall) in CRONITER_YEARS:
+        if self._croniter_knows(wall):
             return self._ask_croniter(wall, forward=False)
         day, minute = divmod(wall // 60, 1_440)
         if self._names_day(day + 1):
@@ -300,6 +304,9 @@ class WallCalendar:
         hour, rest = divmod(minute, 60)
         inside = bisect_left(minutes, rest) if hour in hours else 0
         return bisect_left(hours, hour) * len(minutes) + inside
+
+    def _croniter_knows(self, wall: int) -> bool:
+        return self.fields.days.plain and _year(wall) in CRONITER_YEARS
 
     def _ask_croniter(self, wall: int, *, forward: bool) -> int:
         at = _ORIGIN + timedelta(seconds=wall)

@@ -186,7 +186,7 @@ class Instants:
         wall = self.calendar.next(edge - 2 * FURTHEST_SECONDS)
         if wall is None:
             return END_SECOND
-        return stretch.end if wall < edge else max(stretch.end, wall - FURTHEST_SECONDS)
+        return max(stretch.end, wall - FURTHEST_SECONDS)
 
     def _leap_back(self, stretch: Stretch) -> int:
         edge = stretch.start + stretch.offset
@@ -194,7 +194,7 @@ class Instants:
         if wall is None:
             return FIRST_SECOND
         # A made-up run stands up to a minute behind the change, hence the second minute.
-        return stretch.start if wall >= edge else min(stretch.start, wall + FURTHEST_SECONDS + 120)
+        return min(stretch.start, wall + FURTHEST_SECONDS + 120)
 
     # Counting.
 

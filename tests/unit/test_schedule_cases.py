@@ -171,6 +171,30 @@ def test_r032_one_who_takes_over_between_the_passes_does_not_run_again():
     assert not schedule.matches(at("2026-11-01T06:30"))
 
 
+def test_r032_a_count_that_ends_or_begins_between_the_passes_has_the_run_once():
+    schedule = Cron("30 1 * * *", NEW_YORK)
+
+    assert schedule.count_between(at("2026-11-01T05:00"), at("2026-11-01T06:15")) == 1
+    assert schedule.count_between(at("2026-11-01T06:00"), at("2026-11-01T06:45")) == 0
+    assert schedule.count_between(at("2026-11-01T06:15"), at("2026-11-02T06:31")) == 1
+
+
+def test_r027_a_count_has_the_made_up_run_at_its_instant():
+    schedule = Cron("30 2 * * *", NEW_YORK)
+
+    assert schedule.count_between(at("2026-03-08T06:00"), at("2026-03-08T07:00")) == 0
+    assert schedule.count_between(at("2026-03-08T06:00"), at("2026-03-08T07:00:01")) == 1
+    assert schedule.count_between(at("2026-03-08T07:00"), at("2026-03-08T08:00")) == 1
+    assert schedule.count_between(at("2026-03-08T07:00:01"), at("2026-03-08T08:00")) == 0
+
+
+def test_r032_looking_back_over_a_second_pass_finds_the_first():
+    schedule = Cron("30 1 1 11 *", NEW_YORK)
+
+    for t in ("2026-11-01T06:15", "2026-11-01T06:45", "2026-12-01", "2027-10-01"):
+        assert schedule.previous_before(at(t)) == at("2026-11-01T05:30")
+
+
 def test_r034_every_ten_minutes_goes_on_through_the_gap():
     assert cron_runs("*/10 * * * *", "2026-03-29T00:35", 5, "Europe/London") == instants(
         "00:40", "00:50", "01:00", "01:10", "01:20", day="2026-03-29")
@@ -187,6 +211,19 @@ def test_r035_asking_again_and_again_always_moves_on():
 def test_r036_every_quarter_runs_through_the_repeated_hour():
     assert cron_runs("*/15 * * * *", "2026-11-01T05:40", 6, NEW_YORK) == instants(
         "05:45", "06:00", "06:15", "06:30", "06:45", "07:00", day="2026-11-01")
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_r036_a_day_of_the_year_runs_in_both_passes_although_its_next_wall_time_is_a_year_off(back):
+    schedule = Cron("0/30 1 1 11 *", NEW_YORK)
+    passes = instants("05:00", "05:30", "06:00", "06:30", day="2026-11-01")
+
+    if back:
+        assert [schedule.previous_before(t) for t in passes[1:]] == passes[:-1]
+        assert schedule.previous_before(at("2027-10-01")) == passes[-1]
+    else:
+        assert runs(schedule, "2026-01-01", 4) == passes
+        assert schedule.next_after(passes[-1]) == at("2027-11-01T05:00")
 
 
 def test_r038_every_second_hour_is_fixed_and_never_runs_twice_at_one_instant():

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from chrono_beat.core.calendar import WallCalendar
+from chrono_beat.core.cron_text import parse_cron
 from chrono_beat.core.schedule import Cron, ScheduleError, zone_keys
 
 zoneinfo.reset_tzpath(to=())
@@ -197,7 +199,10 @@ def agree(expression, oracle, zone, centre, probes):
         assert schedule.count_between(t, last + MINUTE) == len(runs) - index
 
 
-PROBES = st.lists(st.integers(0, 9 * 3_600), min_size=3, max_size=6)
+# Seconds into the window at which the questions are asked; the clock mostly changes at its fourth hour.
+PROBES = st.lists(
+    st.one_of(st.integers(0, 9 * 3_600), st.integers(4 * 3_600 - 60, 5 * 3_600), st.integers(12, 22).map(lambda k: k * 900)),
+    min_size=4, max_size=7)
 
 
 @LAW
@@ -255,6 +260,7 @@ def test_r035_every_zone_moves_on_through_its_changes():
             assert schedule.count_between(start + MICROSECOND, end + MICROSECOND) == len(chain)
 
 
+CRONITER_DAYS = st.integers(date(101, 1, 1).toordinal(), date(9_850, 1, 1).toordinal())
 DAYS = st.integers(date(1900, 1, 1).toordinal(), date(2200, 1, 1).toordinal())
 SPECIAL = st.sampled_from([
     "0 0 L * *", "30 4 LW * *", "0 9 15W * *", "0 9 1W 2,8 *", "0 0 31W * *", "0 0 * * MON#5", "0 0 * 2 TUE#5",
@@ -329,3 +335,32 @@ def weekday_fits(item, day):
     if last:
         return (day + timedelta(days=7)).month != day.month
     return not n or (day.day - 1) // 7 + 1 == int(n)
+
+
+@settings(LAW, max_examples=60)
+@given(crons(), st.lists(CRONITER_DAYS, min_size=3, max_size=3), st.integers(0, 1_439))
+def test_croniter_and_the_search_of_our_own_name_the_same_minutes(cron, days, minute):
+    """Where croniter is asked, the search that stands in for it at the ends of the calendar agrees."""
+    fields = parsed_or_rejected(cron[0])
+    assume(fields.days.plain)
+    asked, own = WallCalendar(fields), OwnSearch(fields)
+
+    for day in days:
+        wall = (day - 1) * 86_400 + minute * 60
+        assert asked.next(wall) == own.next(wall)
+        assert asked.previous(wall) == own.previous(wall)
+
+
+class OwnSearch(WallCalendar):
+    def _ask_croniter(self, wall, *, forward):
+        raise AssertionError("not to be asked")
+
+    def _croniter_knows(self, wall):
+        return False
+
+
+def parsed_or_rejected(text):
+    try:
+        return parse_cron(text).fields
+    except ScheduleError:
+        assume(False)
