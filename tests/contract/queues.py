@@ -136,6 +136,7 @@ class RedisBench(Bench):
     def __init__(self, url: str, config: Config | None = None) -> None:
         self.url = url
         self.client = redis.Redis.from_url(url)
+        self.client.flushdb()
         self.store = RedisQueueStore(url, config)
         assert self.store.open_lane(LANE, GENERATION, "first", 0)
 

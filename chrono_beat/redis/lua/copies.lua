@@ -44,25 +44,9 @@ local function front_of(x)
   return base .. 'front:' .. x.pool .. ':' .. x.tenant
 end
 
-local function payload_of(x)
+local function payload_of(id, x)
   local found = x.entry and redis.call('XRANGE', stream_of(x), x.entry, x.entry)
-  return found and found[1] and found[1][2][4]
-end
-
-local function remove_from_stream(stream, entry)
-  redis.call('XDEL', stream, entry)
-  if redis.call('XLEN', stream) == 0 then
-    redis.call('DEL', stream)                         -- an empty stream would stay for ever
-  end
-end
-
-local function remove_entry(id, x)
-  if x.front then
-    redis.call('LREM', front_of(x), 1, id)
-  end
-  if x.entry then
-    remove_from_stream(stream_of(x), x.entry)
-  end
+  return found and found[1] and found[1][2][2] == id and found[1][2][4]
 end
 
 local function expired(x)

@@ -52,7 +52,7 @@ local function fetch_line()
     line[#line + 1] = {tonumber(flat[i + 1]), flat[i]}
     tenants[#tenants + 1] = flat[i]
   end
-  last = #line == WINDOW and line[#line] or nil
+  last = #line == WINDOW and {line[#line][1], line[#line][2]} or nil
   if #tenants > 0 then
     for _, tenant in ipairs(tenants) do
       if places[pool] and places[pool][tenant] ~= nil then
@@ -87,7 +87,7 @@ local function take_front(tenant, count, taken)
       looks = looks + 1
       local x = load(id)
       if x and x.state == 'q' and x.front then
-        taken[#taken + 1] = {id, x, payload_of(x)}
+        taken[#taken + 1] = {id, x, payload_of(id, x)}
       end
     end
   until #ids < wanted or #taken == count
@@ -118,12 +118,15 @@ local function take_stream(tenant, prio, from, count, taken)
       local id = entry[2][2]
       local x = load(id)
       if not x or x.entry ~= entry[1] then
-        remove_from_stream(stream, entry[1])          -- nothing points to it
+        remove_from_stream(pool, tenant, prio, entry[1])                -- nothing points to it
       elseif x.state == 'q' and not x.front then
         taken[#taken + 1] = {id, x, entry[2][4]}
       end
     end
     if #entries < wanted then
+      if redis.call('XLEN', stream) == 0 then
+        redis.call('DEL', stream)
+      end
       return nil
     end
   end

@@ -1,4 +1,5 @@
--- The audit's way to end a row of an old plan (rules 8 and 9): void, drop the copy that no worker holds, append "voided".
+-- The audit's way to end a row of an old plan (rules 8 and 9): void, drop the copy that no worker holds, append
+-- "voided".
 -- KEYS[1]  meta hash of the lane
 -- ARGV     execution id, job, version (every copy below it is void), tenant, how long to remember the void (ms)
 -- Returns  ended; held (a worker has it, or nobody can know: no generation, or quarantine); done (its outcome is on

@@ -49,7 +49,7 @@ end
 -- Invariant 4: somebody may have deleted any one key. Put back what points to a queued copy; false where its entry is
 -- gone.
 local function mend_queued(id, x)
-  if not payload_of(x) then
+  if not payload_of(id, x) then
     return false
   end
   if x.front then

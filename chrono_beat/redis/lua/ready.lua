@@ -78,6 +78,30 @@ local function add_entry(id, x, payload)
   make_ready(x.pool, x.tenant, x.prio .. '=', x.entry)
 end
 
+local function has_place(pool, tenant, mark)
+  local value = places_of(pool, tenant)
+  return value and string.find(value, mark, 1, true)
+end
+
+-- An empty stream would stay for ever, so it is deleted; but not while the draw remembers how far it has read: a new
+-- stream of the same name may give the same entry id again within a millisecond. Then the draw deletes it.
+local function remove_from_stream(pool, tenant, prio, entry)
+  local stream = base .. 's:' .. pool .. ':' .. tenant .. ':' .. prio
+  redis.call('XDEL', stream, entry)
+  if redis.call('XLEN', stream) == 0 and not has_place(pool, tenant, prio .. '=') then
+    redis.call('DEL', stream)
+  end
+end
+
+local function remove_entry(id, x)
+  if x.front then
+    redis.call('LREM', front_of(x), 1, id)
+  end
+  if x.entry then
+    remove_from_stream(x.pool, x.tenant, x.prio, x.entry)
+  end
+end
+
 -- Invariant 8: weight and room of a tenant; no room while it is paused. run:<tenant> is a set, so nothing can drift.
 local function limits(tenant)
   local row = redis.call('HMGET', base .. 'tenant:' .. tenant, 'weight', 'max_running', 'paused')
