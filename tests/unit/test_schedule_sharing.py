@@ -49,6 +49,7 @@ def test_any_instants_of_one_wait_cost_a_few_computations():
             assert schedule.previous_before(t + timedelta(microseconds=1)) == T0 + timedelta(hours=9)
 
     assert cost(plan) <= 4
+    assert cost(lambda: Cron("0 9 * * *").previous_before(T0 + timedelta(hours=33))) == 0
 
 
 def test_walking_from_run_to_run_costs_one_computation_each():

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from chrono_beat.core.schedule import forget_shared, zone_keys
-from chrono_beat.core.zones import FIRST_CHANGE_YEAR, PROBE_SECONDS, RULES_YEAR, Timeline, timeline
+from chrono_beat.core.zones import BLOCK_SECONDS, FIRST_CHANGE_YEAR, PROBE_SECONDS, RULES_YEAR, Timeline, timeline
 
 zoneinfo.reset_tzpath(to=())
 forget_shared()
@@ -89,6 +89,7 @@ def test_changes_repeat_every_four_hundred_years(key):
         assert [(at + 13 * cycle, before, after) for at, before, after in now] == [tuple(change) for change in then]
         for change in then:
             assert (line.offset_at(change.at - 1), line.offset_at(change.at)) == change[1:]
+    assert max(line._blocks) * BLOCK_SECONDS < seconds(RULES_YEAR + 402), "far years are kept apart"
 
 
 @pytest.mark.parametrize("key", ["Europe/London", "Pacific/Apia", "Asia/Manila", "UTC"])
