@@ -5,7 +5,7 @@ schedule is kept as *gaps*: pairs of neighbouring instants with nothing between 
 gap is answered by bisection. A question outside costs the instants on its two sides, or the later one only if it was
 asked from the end of a known gap, which is how a dispatcher walks.
 
-**Bound.** `MAX_COMPILED` schedules with `MAX_GAPS` gaps each: about 3 kB a schedule when full. The oldest gap goes
+**Bound.** `MAX_COMPILED` schedules with `MAX_GAPS` gaps each: about 7 kB a schedule when full. The oldest gap goes
 first, the least recently used schedule too.
 
 **Threads.** Readers look at one immutable snapshot and take no lock; writers replace it under a lock. Two threads that
