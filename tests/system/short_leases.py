@@ -1,0 +1,11 @@
+"""Settings of the example project with shorter leases of deliveries.
+
+After Redis has lost its memory nothing starts for one such lease; a test need not wait a minute for that. Longer than a
+few seconds all the same, since a worker on a busy machine must be able to renew in time.
+"""
+from example.settings import *  # noqa: F403
+from example.settings import CHRONO_BEAT as _EXAMPLE
+
+LEASE_SECONDS = 10
+
+CHRONO_BEAT = {**_EXAMPLE, "LEASE_TTL": LEASE_SECONDS, "RENEW_EVERY": 3}
