@@ -67,4 +67,6 @@ class Connection:
         pool = self._source.connection_pool
         if "service_name" in pool.connection_kwargs or hasattr(pool, "sentinel_manager"):
             return pool                                  # Sentinel's pool finds the master itself
-        return redis.ConnectionPool(pool.connection_class, **{**pool.connection_kwargs, **settings})
+        # Notices of maintenance, which newer clients ask for by themselves, need another protocol than ours.
+        taken = {k: v for k, v in pool.connection_kwargs.items() if "maint_notifications" not in k}
+        return redis.ConnectionPool(pool.connection_class, **{**taken, **settings})

@@ -280,6 +280,8 @@ class Lane:
         while (copy := self.next_copy(pool, tenant)) is not None:
             if self.is_voided(copy):
                 self.drop_voided(copy)
+            elif copy.retry is not None:
+                self.finish(copy, RAN_RETRY, {})                       # its last body has said so since it was requeued
             elif self.is_expired(copy):
                 self.expire(copy)
             else:

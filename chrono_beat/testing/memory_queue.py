@@ -291,7 +291,9 @@ class MemoryQueueStore:
         with self._in(lane) as it:
             copy = it.copies.get(hold.execution_id) if it.generation is not None else None
             # Rule 14: requeued and not granted again, it is still this delivery's.
-            if copy is None or copy.token != hold.token or copy.state not in (memory_lane.RUNNING, memory_lane.QUEUED):
+            if copy is None or copy.state not in (memory_lane.RUNNING, memory_lane.QUEUED):
+                return False
+            if copy.token != hold.token or copy.lost == hold.token:
                 return False
             copy.retry = json.loads(json.dumps(dict(retry)))
             return True

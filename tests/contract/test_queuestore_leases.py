@@ -582,3 +582,24 @@ def test_rule14_a_retry_is_kept_though_the_lease_ran_out_and_the_copy_was_requeu
     (outcome,) = bench.outcomes()
     assert (outcome.event, outcome.detail["retry"]) == ("retry", {"countdown_us": 1})
     assert bench.draw() == []
+
+
+def test_a_retry_that_was_asked_for_after_the_reap_ends_the_requeued_copy(bench):
+    bench.publish(bench.item())
+    delivery = bench.one()
+    bench.lapse(delivery)
+    bench.store.store_retry(LANE, hold(delivery), {"countdown_us": 1})
+
+    assert bench.draw() == [], "its body has run to its end"
+
+    (outcome,) = bench.outcomes()
+    assert (outcome.event, outcome.token, outcome.detail) == ("retry", delivery.token, {"retry": {"countdown_us": 1}})
+    assert bench.settle(delivery, "retry") == "done"
+
+
+def test_a_delivery_that_was_reported_lost_asks_for_no_retry_any_more(bench):
+    bench.publish(bench.item())
+    delivery = bench.one()
+    bench.settle(delivery, "lost")
+    assert not bench.store.store_retry(LANE, hold(delivery), {"countdown_us": 1})
+    assert len(bench.draw()) == 1

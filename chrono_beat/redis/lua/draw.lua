@@ -162,6 +162,9 @@ local function grant(id, x, payload)
   if not payload or voided(x) then
     drop_voided(id, x)                                -- rule 9; the audit publishes again what lost its entry
     return false
+  elseif x.retry then
+    finish(id, x, 'retry')                            -- its last body has said so since it was requeued
+    return false
   elseif expired(x) then
     expire(id, x)
     return false

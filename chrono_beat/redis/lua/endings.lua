@@ -10,7 +10,7 @@ local function forget(id, x)
     return
   end
   local marker = {state = 'v'}
-  for _, field in ipairs({'ver', 'job', 'tenant', 'token', 'given', 'reaps', 'worker', 'begun', 'lost'}) do
+  for _, field in ipairs({'ver', 'job', 'tenant', 'token', 'given', 'reaps', 'worker', 'begun', 'lost', 'retry'}) do
     marker[field] = x[field]
   end
   save(id, marker)

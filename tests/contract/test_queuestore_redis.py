@@ -1,0 +1,324 @@
+"""What only a real Redis can show of the queue: its keys, its slots, lost scripts, lost keys, broken connections."""
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+from chrono_beat.core.config import Config
+from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.records import Hold, Settlement, WorkerReport
+from chrono_beat.redis.keys import GLOBAL_KEYS, LANE_KEYS
+from chrono_beat.redis.queue import RedisQueueStore
+from tests.contract.queues import FAR, LANE, LEASE, SECOND, RedisBench, hold
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+def bench(redis_url):
+    bench = RedisBench(redis_url)
+    yield bench
+    bench.close()
+
+
+def busy(bench):
+    """Bring every kind of key into being."""
+    store = bench.store
+    bench.limit("a", max_running=1)
+    bench.publish(*(bench.item(f"{t}{n}", tenant=t, priority=n) for t in "ab" for n in range(3)))
+    bench.publish(bench.item("b0", number=2, tenant="b", attempt=2), bench.item("b1", number=2, tenant="b"))
+    drawn = bench.draw(4)
+    store.accept(LANE, "w1", [hold(d) for d in drawn])
+    store.renew(LANE, "w1", [hold(d) for d in drawn], LEASE)
+    store.give_back(LANE, "w1", [hold(drawn[0])])
+    store.store_retry(LANE, hold(drawn[1]), {"countdown_us": 1})
+    store.settle_and_draw(LANE, "w1", [Settlement(hold(drawn[1]), "retry", {})], "chrono", 2, -1)
+    store.reap(LANE, 5, 10)
+    store.void(LANE, "b2", 2)
+    store.end_voided(LANE, bench.item("b2").execution_id, "b2", 2)
+    store.still_held(LANE, hold(drawn[2]))
+    store.recover(LANE, "w9", [])
+    store.wake_worker("w1", [LANE], "{}")
+    store.wake_dispatchers()
+    store.report_worker(WorkerReport("w1", ["chrono"], [], 1, "solo", 0), LEASE)
+    store.backlog(LANE, "chrono")
+    store.acknowledge(LANE, bench.outcomes()[:1])
+    bench.limit("c", paused=True)
+    bench.publish(bench.item("c", tenant="c"), bench.item("d"), bench.item("d", number=2, attempt=2))
+    bench.draw(20)
+    bench.publish(bench.item("e"), bench.item("f"))
+    store.give_back(LANE, "w1", [hold(bench.one())])
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_key_that_a_script_touches_lies_in_the_slot_of_its_lane(bench):
+    """Otherwise the scripts would run on one server and be refused by a cluster."""
+    seen = []
+    with redis.Redis.from_url(bench.url).monitor() as monitor:
+        thread = threading.Thread(target=_listen, args=(monitor, seen))
+        thread.start()
+        busy(bench)
+        bench.client.echo("end of the course")
+        thread.join(20)
+
+    in_scripts = [command for command in seen if command["client_type"] == "lua"]
+    words = [word for command in in_scripts for word in command["command"].split()[1:]]
+    keys = {word for word in words if re.match(r"chrono:\{", word)}
+    assert len(in_scripts) > 100
+    assert len(keys) > 20
+    assert {key_slot(key.encode()) for key in keys} == {key_slot(b"0")}
+
+
+def _listen(monitor, seen):
+    while True:
+        found = monitor.next_command()
+        if "end of the course" in found["command"]:
+            return
+        seen.append(found)
+
+
+def test_every_key_is_in_the_table_with_its_type(bench):
+    busy(bench)
+    patterns = [(re.compile(_shape("chrono:{0}:" + k.pattern)), k) for k in LANE_KEYS]
+    patterns += [(re.compile(_shape("chrono:{all}:" + k.pattern)), k) for k in GLOBAL_KEYS]
+
+    known = set()
+    for name in (key.decode() for key in bench.client.keys("*")):
+        found = [k for pattern, k in patterns if pattern.fullmatch(name)]
+        assert len(found) == 1, name
+        assert bench.client.type(name).decode() == found[0].type, name
+        known.add(found[0].pattern)
+
+    assert {k.pattern for k in (*LANE_KEYS, *GLOBAL_KEYS)} == known
+
+
+def _shape(pattern):
+    return "".join(".+" if part.startswith("<") else re.escape(part) for part in re.split(r"(<[^>]+>)", pattern))
+
+
+def test_the_key_prefix_keeps_deployments_apart(bench):
+    other = RedisQueueStore(bench.url, Config(key_prefix="other"))
+    other.open_lane(LANE, 1, "x", 0)
+    bench.publish(bench.item())
+    assert other.draw(LANE, "chrono", 10, "w", LEASE) == []
+    assert other.open_lane(LANE, 2, "x", 0)
+    assert len(bench.draw()) == 1
+    other.close()
+
+
+def test_lanes_are_apart(bench):
+    assert bench.store.open_lane(7, 3, "x", 0)
+    bench.publish(bench.item())
+    assert bench.store.draw(7, "chrono", 10, "w", LEASE) == []
+    bench.store.publish(7, 3, bench.now() + FAR, [bench.item()])
+    assert bench.store.draw(7, "chrono", 10, "w", LEASE)[0].token.startswith("3.")
+    assert bench.store.wait_for_work([LANE, 7], ["chrono"], "w", 0.01) == []
+
+
+def test_an_entry_id_that_comes_again_within_a_millisecond_is_not_passed_over(bench):
+    """The stream is empty each time the lock is handed over, and a new one may begin with the id of the last."""
+    for turn in range(200):
+        bench.publish(*(bench.item(f"job{turn}", number=n, attempt=n) for n in (1, 2, 3)))
+        for _ in range(3):
+            bench.settle(bench.one())
+
+
+def test_a_tenant_with_one_queued_execution_needs_little_memory(bench):
+    """A bound, not a target: a first entry alone takes a stream node of the server's stream-node-max-bytes."""
+    before = bench.client.info("memory")["used_memory"]
+    bench.publish(*(bench.item(f"j{n}", tenant=f"t{n}", payload=b"x" * 600) for n in range(500)))
+    assert (bench.client.info("memory")["used_memory"] - before) / 500 < 7000
+
+
+# -- scripts and connections -------------------------------------------------------------------------------------------
+
+
+def test_scripts_that_the_server_forgot_are_loaded_again(bench):
+    bench.publish(bench.item("a"), bench.item("b"))
+    bench.client.script_flush()
+    first = bench.one()
+    bench.client.script_flush()
+
+    words, drawn = bench.store.settle_and_draw(
+        LANE, "w1", [Settlement(hold(first), "succeeded", {})], "chrono", 5, LEASE, [hold(first)])
+
+    assert words == ["settled"]
+    assert [d.job_id for d in drawn] == ["b"]
+    assert [event for event, _ in bench.events()] == ["started", "succeeded"]
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def test_without_a_server_every_call_says_so():
+    store = RedisQueueStore(f"redis://127.0.0.1:{free_port()}/0")
+    calls = [
+        store.now_us, lambda: store.lane_state(0), lambda: store.open_lane(0, 1, "", 0),
+        lambda: store.publish(0, 1, 0, []), lambda: store.draw(0, "p", 1, "w", 1),
+        lambda: store.settle_and_draw(0, "w", [Settlement(Hold("a", "1.1"), "lost", {})], "p", 1, 1),
+        lambda: store.wait_for_work([0], ["p"], "w", 0.1), lambda: store.wake_worker("w", [0]),
+        lambda: store.wait_for_dispatch(0.1), store.wake_dispatchers, store.workers,
+        lambda: store.backlog(0, "p"), store.server_facts, lambda: store.read_outcomes(0, "r", 1, 1),
+    ]
+    for call in calls:
+        with pytest.raises(QueueUnavailable):
+            call()
+
+
+def test_a_draw_whose_connection_broke_is_not_repeated_and_can_be_recovered(bench):
+    """The server carries the draw out, the reply is lost: a second draw by the client would take too much."""
+    bench.publish(bench.item("a"), bench.item("b"))
+    with _CutsReplies(bench.url) as proxy:
+        store = RedisQueueStore(proxy.url)
+        store.now_us()
+        assert store.draw(LANE, "chrono", 0, "w1", LEASE) == []          # the script is known now
+        proxy.cut = True
+        with pytest.raises(QueueUnavailable):
+            store.draw(LANE, "chrono", 1, "w1", LEASE)
+        store.close()
+
+    assert [d.job_id for d in bench.draw()] == ["b"]
+    assert bench.store.recover(LANE, "w1", [bench.item("b").execution_id]) == 1
+    assert [d.job_id for d in bench.draw()] == ["a"]
+
+
+class _CutsReplies:
+    """Stands between a client and the server; once *cut* is set it passes a request on and drops the connection."""
+
+    def __init__(self, url):
+        found = re.match(r"redis://([^:/]+):(\d+)/(\d+)", url)
+        self.target, self.cut = (found[1], int(found[2])), False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/{found[3]}"
+
+    def __enter__(self):
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._listener.close()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client):
+        with client, socket.create_connection(self.target) as server:
+            while request := client.recv(65536):
+                server.sendall(request)
+                reply = server.recv(65536)
+                if self.cut:
+                    return
+                client.sendall(reply)
+
+
+def test_a_forked_child_uses_connections_of_its_own(bench):
+    bench.store.now_us()
+    child = os.fork()
+    if child == 0:
+        try:
+            bench.store.reset_after_fork()
+            ok = bench.publish(bench.item("child")) == ["published"]
+        except BaseException:
+            ok = False
+        os._exit(0 if ok else 1)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert bench.publish(bench.item("parent")) == ["published"]
+    assert sorted(d.job_id for d in bench.draw()) == ["child", "parent"]
+
+
+def test_a_client_may_be_given_instead_of_a_url(bench):
+    text_client = redis.Redis.from_url(bench.url, decode_responses=True)
+    store = RedisQueueStore(text_client)
+    bench.publish(bench.item(payload=b"\xff\x00"))
+    assert store.draw(LANE, "chrono", 1, "w", LEASE)[0].payload == b"\xff\x00"
+    store.close()
+
+
+def test_every_dispatcher_hears_one_call(bench):
+    others = [RedisQueueStore(bench.url) for _ in range(3)]
+    bench.store.wake_dispatchers()
+    assert all(other.wait_for_dispatch(0.01) for other in others)
+    for other in others:
+        other.close()
+
+
+# -- invariant 4: whatever is lost in Redis ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["s", "places", "ready", "lock", "x", "floor", "run", "own", "lease"])
+def test_inv04_a_key_that_was_deleted_loses_no_queued_execution(bench, kind):
+    """The audit publishes open rows again; that must bring back what cannot be drawn any more, and add nothing."""
+    items = [bench.item(n, tenant=n[0], priority=5) for n in ("a1", "a2", "b1")]
+    bench.publish(*items)
+    for name in bench.names():
+        if name.split(":")[0] == kind:
+            bench.client.delete(bench.key(name))
+
+    bench.publish(*items)
+
+    drawn = []
+    for _ in range(3):
+        drawn += bench.draw()
+    assert sorted(d.job_id for d in drawn) == ["a1", "a2", "b1"]
+    assert [bench.settle(d) for d in drawn] == ["settled"] * 3
+
+
+@pytest.mark.parametrize("kind", ["s", "front", "places", "ready", "x", "run", "own", "lease"])
+def test_inv04_a_key_that_was_deleted_loses_no_delivered_execution(bench, kind):
+    items = [bench.item(n, tenant=n[0]) for n in ("a1", "a2", "b1", "b2")]
+    bench.publish(*items)
+    drawn = bench.draw()
+    bench.store.give_back(LANE, "w1", [hold(d) for d in drawn[:2]])
+    for name in bench.names():
+        if name.split(":")[0] == kind:
+            bench.client.delete(bench.key(name))
+
+    ended = set()
+    for _ in range(12):
+        bench.publish(*(item for item in items if item.job_id not in ended))
+        bench.advance(LEASE + SECOND)
+        bench.store.reap(LANE, 10, 100)
+        for delivery in bench.draw():
+            assert bench.settle(delivery) == "settled"
+        ended |= {outcome.job_id for outcome in bench.record()}
+
+    assert ended == {"a1", "a2", "b1", "b2"}
+
+
+def test_inv04_an_outcome_that_was_deleted_before_it_was_recorded_is_run_again(bench):
+    item = bench.item()
+    bench.publish(item)
+    bench.settle(bench.one())
+    bench.client.delete(bench.key("out"))
+
+    assert bench.publish(item) == ["published"]
+    assert bench.one().deliveries == 2
+
+
+def test_inv04_waiters_whose_lock_or_queue_was_deleted_come_forward(bench):
+    waiting = [bench.item(number=n, attempt=2) for n in (2, 3)]
+    bench.publish(bench.item(number=1), *waiting)
+    running = bench.one()
+    bench.client.delete(bench.key("lockwait", "job"))
+    assert bench.publish(*waiting) == ["waiting", "waiting"]
+    bench.settle(running)
+    assert bench.one().execution_id == waiting[0].execution_id
+    bench.client.delete(bench.key("lock", "job"))
+    assert bench.publish(waiting[1]) == ["published"]
