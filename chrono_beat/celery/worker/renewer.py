@@ -57,6 +57,7 @@ class Renewer:
         self._native = native_thread_starter()
         self._ending = threading.Event()
         self._started = False
+        self._closed = False
 
     def start(self) -> None:
         """Renew from now on; a second call changes nothing."""
@@ -69,7 +70,10 @@ class Renewer:
             threading.Thread(target=self._run, name="chrono-renew", daemon=True).start()
 
     def close(self) -> None:
-        """End with the last delivery."""
+        """End with the last delivery; say at once that this worker draws no more, instead of when its report is old."""
+        self._closed = True
+        if self._started:
+            self._try(self._say_goodbye, self._io.queue)
         if not self._native:
             self._ending.set()
 
@@ -113,9 +117,14 @@ class Renewer:
                         self._on_lost(held)
 
     def _report(self, queue: Any) -> None:
+        if self._closed:
+            return
         pools, tasks, concurrency, pool_class = self._describe()
         report = WorkerReport(self._io.worker, pools, tasks, concurrency, pool_class, queue.now_us())
         queue.report_worker(report, round(REPORT_TTL_SECONDS * 1_000_000))
+
+    def _say_goodbye(self, queue: Any) -> None:
+        queue.report_worker(WorkerReport(self._io.worker, [], [], 0, "", queue.now_us()), 0)
 
 
 def native_thread_starter() -> Callable[..., Any] | None:
