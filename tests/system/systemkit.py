@@ -159,10 +159,10 @@ class Site:
         return process
 
     def worker(self):
-        """Start a worker with two children and wait until it is ready."""
+        """Start a worker with four children and wait until it is ready."""
         name = f"worker{next(self._numbers)}"
         return self.celery(
-            name, "worker", "-P", "prefork", "-c", "2", "-l", "INFO", "-n", f"{name}@%h", "--without-gossip",
+            name, "worker", "-P", "prefork", "-c", "4", "-l", "INFO", "-n", f"{name}@%h", "--without-gossip",
             "--without-mingle", "--without-heartbeat",
         ).says(" ready.")
 
