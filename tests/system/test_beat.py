@@ -77,7 +77,7 @@ def test_doctor_finds_nothing_wrong_and_names_the_pool_that_nobody_draws(site):
         finding["check"] for finding in findings}
 
     next(process for process in site.processes if process.name.startswith("worker")).stop()
-    # Its last report counts for a quarter of a minute.
+    # It says goodbye; a report that crosses with that counts for a quarter of a minute.
     status, findings = eventually(lambda: (seen := examined(site))[0] and seen, 40, step=1, what="doctor misses the worker")
     assert status == 1
     wrong = [finding for finding in findings if finding["level"] == "error"]
