@@ -4,8 +4,11 @@
 -- MGET and writes what it changed with one MSET, at its end, by write_cells. In between it sees its own changes.
 -- include: lane
 
-local cells, changed, expiries = {}, {}, {}
 local UNPACKED = 4000                                 -- values passed to one call; Lua's stack takes some 8000
+
+local cells = {}                                      -- key -> value, false where there is none
+local written, places_in = {}, {}                     -- key, value, key, value …; key -> where its value is in that list
+local removals, expiries = 0, {}
 
 local function fetch(keys)
   local unknown = {}
@@ -33,25 +36,47 @@ end
 
 -- Set a value, or remove it (false). An expiry it had goes.
 local function put(key, value)
-  cells[key], changed[key], expiries[key] = value, true, nil
+  local at = places_in[key]
+  if not at then
+    at = #written + 2
+    places_in[key], written[at - 1] = at, key
+  end
+  cells[key], written[at] = value, value
+  if not value then
+    removals = removals + 1
+  end
+end
+
+local function expire_after(key, ttl_ms)
+  expiries[key] = ttl_ms
+end
+
+-- Take out of the list what is to be removed; returns the keys.
+local function split_removals()
+  local gone, kept = {}, {}
+  for i = 1, #written, 2 do
+    if written[i + 1] then
+      kept[#kept + 1], kept[#kept + 2] = written[i], written[i + 1]
+    else
+      gone[#gone + 1] = written[i]
+    end
+  end
+  written = kept
+  return gone
 end
 
 local function write_cells()
-  local pairs_, gone = {}, {}
-  for key in pairs(changed) do
-    if cells[key] then
-      pairs_[#pairs_ + 1], pairs_[#pairs_ + 2] = key, cells[key]
-    else
-      gone[#gone + 1] = key
-    end
-  end
-  for from = 1, #pairs_, UNPACKED do
-    redis.call('MSET', unpack(pairs_, from, math.min(#pairs_, from + UNPACKED - 1)))
+  local gone = removals > 0 and split_removals() or {}
+  for from = 1, #written, UNPACKED do
+    redis.call('MSET', unpack(written, from, math.min(#written, from + UNPACKED - 1)))
   end
   for from = 1, #gone, UNPACKED do
     redis.call('DEL', unpack(gone, from, math.min(#gone, from + UNPACKED - 1)))
   end
   for key, ttl_ms in pairs(expiries) do
-    redis.call('PEXPIRE', key, ttl_ms)
+    if cells[key] then
+      redis.call('PEXPIRE', key, ttl_ms)
+    end
   end
+  written, places_in, removals, expiries = {}, {}, 0, {}
 end

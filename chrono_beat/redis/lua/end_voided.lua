@@ -14,8 +14,7 @@ end
 local void = get(VOID .. job)
 if not void or tonumber(void) <= tonumber(version) then
   put(VOID .. job, version)
-  expiries[VOID .. job] = ARGV[5]
-  write_cells()
+  expire_after(VOID .. job, ARGV[5])
 end
 
 local x = load(id)

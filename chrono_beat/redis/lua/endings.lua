@@ -14,7 +14,7 @@ local function forget(id, x)
     marker[field] = x[field]
   end
   save(id, marker)
-  expiries[X .. id] = DROPPED_TTL_MS
+  expire_after(X .. id, DROPPED_TTL_MS)
 end
 
 -- End a copy that no worker holds, with an outcome. One whose body has begun on an earlier delivery did not expire:

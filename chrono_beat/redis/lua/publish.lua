@@ -20,30 +20,46 @@ end
 
 local unknown_before = tonumber(meta[4] or 0)
 
+local keys = {}                                       -- per item: of its record, its job's void and lock
+local all_new                                         -- none of these keys exists, which is the usual case
+
 local function fetch_all()
-  local keys, tenants, seen = {}, {}, {}
+  local tenants, seen = {}, {}
   for i = 3, #ARGV, ITEM do
-    local job, tenant, pool = ARGV[i + 1], ARGV[i + 2], ARGV[i + 5]
-    local n = #keys
+    local n, job, tenant, pool = #keys, ARGV[i + 1], ARGV[i + 2], ARGV[i + 5]
     keys[n + 1], keys[n + 2], keys[n + 3] = X .. ARGV[i], VOID .. job, LOCK .. job
-    if not seen[pool] then
-      seen[pool], tenants[pool] = {}, {}
+    local names = tenants[pool]
+    if not names then
+      names, seen[pool] = {}, {}
+      tenants[pool] = names
     end
     if not seen[pool][tenant] then
       seen[pool][tenant] = true
-      table.insert(tenants[pool], tenant)
+      names[#names + 1] = tenant
     end
   end
-  fetch(keys)
+  all_new = #keys > 0 and redis.call('EXISTS', unpack(keys)) == 0
+  if not all_new then
+    fetch(keys)
+  end
   for pool, names in pairs(tenants) do
     fetch_places(pool, names)
   end
 end
 
+-- Like get, of one of the items' keys.
+local function get_fetched(key)
+  local value = cells[key]
+  if value == nil and not all_new then
+    return get(key)
+  end
+  return value
+end
+
 -- A tombstone whose outcome is neither acknowledged (then it has an expiry) nor in the stream any more stands for
 -- nothing.
 local function outcome_is_known(id, x)
-  return changed[X .. id] or redis.call('PTTL', X .. id) >= 0 or #redis.call('XRANGE', base .. 'out', x.out, x.out) > 0
+  return places_in[X .. id] or redis.call('PTTL', X .. id) >= 0 or #redis.call('XRANGE', base .. 'out', x.out, x.out) > 0
 end
 
 -- Invariant 4: somebody may have deleted any one key. Put back what points to a queued copy; false where its entry is
@@ -119,16 +135,16 @@ local function replace(id, old, x)
   end
 end
 
-local function publish(i)
+local function publish(i, k)
   local id, job, ver, due = ARGV[i], ARGV[i + 1], ARGV[i + 3], tonumber(ARGV[i + 7])
   if due > now then
     return 'e'                                        -- invariant 1
   end
-  local old = load(id)
+  local old = get_fetched(keys[k]) and load(id)
   if old and is_there(id, old, ver) then
     return 'a'
   end
-  local void = get(VOID .. job)
+  local void = get_fetched(keys[k + 1])
   if void and tonumber(ver) < tonumber(void) then
     return 'v'
   end
@@ -139,7 +155,7 @@ local function publish(i)
   if old then
     replace(id, old, x)
   end
-  local holder = get(LOCK .. job)
+  local holder = get_fetched(keys[k + 2])
   if ARGV[i + 9] == 'f' then
     if holder and holder ~= id then
       holder = holder_after(holder, job)
@@ -157,7 +173,7 @@ local function publish(i)
       return 'w'
     end
     if not holder then
-      put(LOCK .. job, id)
+      put(keys[k + 2], id)
     end
     x.lock = true
   elseif holder == id then
@@ -171,7 +187,7 @@ end
 fetch_all()
 local replies = {}
 for i = 3, #ARGV, ITEM do
-  replies[#replies + 1] = publish(i)
+  replies[#replies + 1] = publish(i, 3 * #replies + 1)
 end
 write_all()
 return {'', now, table.concat(replies)}
