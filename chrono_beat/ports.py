@@ -152,9 +152,11 @@ class QueueStore(Protocol):
     def void(self, lane: int, job_id: str, version: int) -> None:
         """From now on no copy of the job older than *version* is published or drawn."""
 
-    def end_voided(self, lane: int, execution_id: str, job_id: str, version: int) -> str:
-        """Drop the copy of an old version that no worker holds, free its lock and append the outcome "voided" (the audit's way to
-        end a row); returns "ended", "held" (a worker has it) or "done" (its outcome is on the way)."""
+    def end_voided(self, lane: int, execution_id: str, job_id: str, version: int, tenant: str = "") -> str:
+        """Void what is older than *version*, drop the copy that no worker holds, free its lock and append the outcome
+        "voided" (the audit's way to end a row), which carries *version*: it speaks of every row below it. *tenant* is
+        for an execution without a copy. Returns "ended", "held" (a worker has it, or nobody can know: quarantine) or
+        "done" (its outcome is on the way, or it was published anew)."""
 
     def set_tenants(self, lane: int, limits: Sequence[TenantLimits]) -> None:
         """Tell the draw the limits of tenants; live at once, also lowered caps and pauses."""
