@@ -6,25 +6,9 @@ import time
 
 import pytest
 
-from tests.system.systemkit import EXAMPLE, PARTITIONS, Site, eventually, longest
+from tests.system.systemkit import EXAMPLE, PARTITIONS, eventually, longest
 
 pytestmark = [pytest.mark.system, pytest.mark.redis, pytest.mark.postgres, pytest.mark.celery, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(scope="module")
-def running(redis_server, postgres_server):        # these two: they skip, or fail, where there is no server to be had
-    site = Site()
-    try:
-        site.worker()
-        yield site
-    finally:
-        site.close()
-
-
-@pytest.fixture
-def site(running):
-    yield running
-    print(running.tails())                         # shown where the test failed
 
 
 def beat(site, name):

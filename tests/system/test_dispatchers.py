@@ -10,29 +10,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from chrono_beat.core import ids
-from tests.system.systemkit import PARTITIONS, Site, eventually, longest
+from tests.system.systemkit import PARTITIONS, eventually, longest
 
 pytestmark = [pytest.mark.system, pytest.mark.redis, pytest.mark.postgres, pytest.mark.celery, pytest.mark.timeout(180)]
 
 LEASE_SECONDS = 5.0
 SLACK_SECONDS = 4.0                    # for a machine with more to do than these tests
 HANDOVER_SECONDS = 2.0
-
-
-@pytest.fixture(scope="module")
-def running(redis_server, postgres_server):        # these two: they skip, or fail, where there is no server to be had
-    site = Site()
-    try:
-        site.worker()
-        yield site
-    finally:
-        site.close()
-
-
-@pytest.fixture
-def site(running):
-    yield running
-    print(running.tails())                         # shown where the test failed
 
 
 def in_seconds(seconds):
