@@ -24,6 +24,7 @@ END_OF_TIME = ids.from_us(253_370_764_800 * 1_000_000)      # 9999-01-01: before
 SOURCES = ("api", "decorator", "admin", "import")
 KEY_SCOPES = ("occurrence", "attempt")
 TARGET_KINDS = ("task",)
+HANDLED = ("replayed", "discarded")
 DEFAULT_MAX_DURATION_SECONDS = 21_600
 
 
@@ -62,7 +63,6 @@ class Tenant(models.Model):
         help_text="Share of failures (0 to 1) from which on retries are held back; empty: never.")
     retries_paused_until = _instant()
     paused = models.BooleanField(**_both(False))
-    pause_count = models.PositiveIntegerField(editable=False, **_both(0))
     spread_seconds = models.PositiveIntegerField(
         help_text="Spread of jobs that set none: each starts at its own offset within so many seconds.", **_both(0))
     retention_days = models.PositiveIntegerField(null=True, blank=True)
@@ -102,6 +102,9 @@ class Job(models.Model):
     id = models.UUIDField(primary_key=True, default=new_job_id, editable=False)
     partition = models.IntegerField(editable=False, **_both(0))
     version = models.IntegerField(editable=False, **_both(1))
+    plan_version = models.IntegerField(
+        editable=False, help_text="Version of the last edit that planned anew: older rows are not carried over.",
+        **_both(1))
     paused = models.BooleanField(**_both(False))
     replan = models.BooleanField(editable=False, **_both(False))
     next_run_at = _instant(editable=False)
@@ -139,6 +142,10 @@ class Job(models.Model):
     grace_seconds = models.FloatField(null=True, blank=True)
     key_scope = models.CharField(max_length=16, choices=_choices(KEY_SCOPES), **_both("occurrence"))
     quarantined_reason = models.TextField(blank=True, editable=False, **_both(""))
+    flagged_reason = models.TextField(
+        blank=True, editable=False, help_text="What is likely to go wrong at the next run; it stays planned.",
+        **_both(""))
+    paused_at = _instant(editable=False, help_text="Since when it is paused; empty where it is not.")
     note = models.TextField(blank=True, **_both(""))
     source = models.CharField(max_length=16, choices=_choices(SOURCES), editable=False, **_both("api"))
     finished_at = _instant(editable=False)
@@ -208,6 +215,8 @@ class Execution(models.Model):
     state = models.CharField(max_length=16, choices=_choices(lifecycle.STATES), **_both(lifecycle.SCHEDULED))
     reason = models.CharField(max_length=16, blank=True, **_both(""))
     cancel_requested_at = _instant()
+    handled_at = _instant(help_text="When a dead letter was replayed or discarded.")
+    handled_as = models.CharField(max_length=16, blank=True, choices=_choices(HANDLED), **_both(""))
     published_at = _instant()
     started_at = _instant()
     finished_at = _instant()
@@ -231,6 +240,10 @@ class Execution(models.Model):
                          condition=models.Q(state=lifecycle.SCHEDULED, holder_epoch=0)),
             models.Index(fields=["tenant", "state", "finished_at"], name="chrono_execution_ended",
                          condition=models.Q(state__in=lifecycle.TERMINAL)),
+            models.Index(fields=["tenant", "finished_at"], name="chrono_execution_letters",
+                         condition=models.Q(state=lifecycle.DEAD, handled_at__isnull=True)),
+            models.Index(fields=["cancel_requested_at"], name="chrono_execution_cancel",
+                         condition=models.Q(state__in=lifecycle.OPEN, cancel_requested_at__isnull=False)),
         ]
         constraints = [
             models.UniqueConstraint(fields=["job_id", "scheduled_at", "attempt"], name="chrono_execution_key"),
@@ -311,6 +324,25 @@ class JobEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.action} {self.tenant}/{self.job_name}"
+
+
+class PendingVoid(models.Model):
+    """A void that Redis may not know of yet: written with the edit, removed when Redis has been told.
+
+    One a job: no copy of the job below *version* may be published or drawn.
+    """
+
+    job_id = models.UUIDField(primary_key=True)
+    tenant = models.CharField(max_length=63)
+    version = models.IntegerField()
+    created_at = models.DateTimeField(default=now, db_default=Now())
+
+    class Meta:
+        db_table = "chrono_pending_void"
+        ordering = ["created_at"]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} below {self.version}"
 
 
 class Deployment(models.Model):

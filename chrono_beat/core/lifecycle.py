@@ -21,7 +21,7 @@ REASONS = (
     "no_worker", "invalid", "misfire", "handed_over",
 )
 
-KINDS = ("schedule", "manual", "backfill", "retry")
+KINDS = ("schedule", "manual", "backfill", "retry", "replay")
 
 # state -> states it may become. queued -> scheduled does not exist: a republish keeps the row queued. scheduled -> running
 # does, since an outcome may be recorded before the bulk mark "queued" has been written (it happens off the hot path).
