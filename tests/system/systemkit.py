@@ -3,95 +3,19 @@
 The witnesses know nothing of each other: the rows of executions in the database, and the lines that the tasks' bodies
 write when they start. `Site.judge` holds the one against the other and both against what the schedules say.
 """
-import contextlib
-import itertools
 import json
-import os
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from pathlib import Path
 
 import psycopg
-from psycopg.rows import dict_row
 
+from benchmarks.site import PARTITIONS, ROOT, START_SECONDS, STOP_SECONDS, Deployment, eventually, lines_of
 from chrono_beat.core import ids
-from chrono_beat.testing.servers import PostgresServer, RedisServer
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "example_project"
-PARTITIONS = 64
 OPEN = ("scheduled", "queued", "running")
-START_SECONDS = 60
-STOP_SECONDS = 30
-TAIL_CHARACTERS = 2500
-
-
-def eventually(check, seconds=10.0, step=0.05, what=""):
-    """Return the first true value of *check*; fail when the time is over."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = check()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what or check}; last value {value!r}")
-        time.sleep(step)
-
-
-class Process:
-    """A process of the example project; what it says goes to a file.
-
-    Args:
-        name: for people, and for its file.
-        command: what follows the name of the Python.
-        environment: of the process.
-        log: the file.
-    """
-
-    def __init__(self, name, command, environment, log):
-        self.name, self.log = name, log
-        with log.open("wb") as out:
-            self.popen = subprocess.Popen(
-                [sys.executable, *command], cwd=EXAMPLE, env=environment, stdout=out, stderr=subprocess.STDOUT,
-            )
-
-    @property
-    def alive(self):
-        return self.popen.poll() is None
-
-    def told(self):
-        """Return everything that it has said."""
-        return self.log.read_text(errors="replace")
-
-    def says(self, text, seconds=START_SECONDS):
-        """Wait until it has said something."""
-        def said():
-            assert self.alive, f"{self.name} ended with {self.popen.poll()}:\n{self.told()[-TAIL_CHARACTERS:]}"
-            return text in self.told()
-
-        eventually(said, seconds, what=f"{self.name} says {text!r}")
-        return self
-
-    def signal(self, number):
-        self.popen.send_signal(number)
-
-    def stop(self):
-        """Ask it to end and wait for that; returns its exit status."""
-        if self.alive:
-            self.popen.terminate()
-        return self.popen.wait(STOP_SECONDS)
-
-    def kill(self):
-        """End it as a crash would."""
-        if self.alive:
-            self.popen.kill()
-            self.popen.send_signal(signal.SIGCONT)
-        self.popen.wait(STOP_SECONDS)
 
 
 class Job:
@@ -114,75 +38,52 @@ class Job:
                 for number in range(max(0, int((until - self.first) // self.every) + 1))]
 
 
-class Site:
-    """The example project on a PostgreSQL and a Redis of its own, migrated."""
+class Site(Deployment):
+    """The example project on servers of its own, with shorter leases of deliveries."""
 
     def __init__(self):
-        self._stack = contextlib.ExitStack()
-        self.directory = Path(tempfile.mkdtemp(prefix="chrono-beat-site-"))
-        self._stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
-        self.redis = self._stack.enter_context(RedisServer())
-        self.postgres = self._stack.enter_context(PostgresServer(fsync=False))
+        self._desk = None
+        super().__init__("example", EXAMPLE)
+
+    def variables(self):
+        """Return what the example project reads from its environment."""
         self.worker_log = self.directory / "started.jsonl"
         self.worker_log.touch()
-        self.environment = {
-            **os.environ, "DJANGO_SETTINGS_MODULE": "tests.system.short_leases",
-            # Kept connections, as a busy site has them; a new one for each task costs more than the task.
-            "EXAMPLE_DATABASE": json.dumps({
-                **self.postgres.create_database("site"), "CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True}),
+        return {
+            "DJANGO_SETTINGS_MODULE": "tests.system.short_leases", "EXAMPLE_DATABASE": json.dumps(self.database),
             "EXAMPLE_REDIS_URL": self.redis.url.rsplit("/", 1)[0], "EXAMPLE_STATE_DIR": str(self.directory),
-            "EXAMPLE_WORKER_LOG": str(self.worker_log), "PYTHONPATH": os.pathsep.join([str(EXAMPLE), str(ROOT)]),
-            "PYTHONUNBUFFERED": "1",
+            "EXAMPLE_WORKER_LOG": str(self.worker_log),
         }
-        self.processes = []
-        self._numbers = itertools.count(1)
-        self._desk = None
-        subprocess.run([sys.executable, "manage.py", "migrate", "-v", "0"], cwd=EXAMPLE, env=self.environment, check=True)
 
     def close(self):
         """End everything that belongs to the site."""
-        for process in self.processes:
-            process.kill()
         if self._desk is not None:
             self._desk.stdin.close()
             self._desk.wait(STOP_SECONDS)
             self._desk.stdout.close()
-        self._stack.close()
+        super().close()
 
     # -- processes --------------------------------------------------------------------------------------------------
 
-    def celery(self, name, *arguments):
-        """Start ``celery -A example …``."""
-        process = Process(name, ["-m", "celery", "-A", "example", *arguments], self.environment,
-                          self.directory / f"{name}.log")
-        self.processes.append(process)
-        return process
-
     def worker(self):
         """Start a worker with four children and wait until it is ready."""
-        name = f"worker{next(self._numbers)}"
-        return self.celery(
-            name, "worker", "-P", "prefork", "-c", "4", "-l", "INFO", "-n", f"{name}@%h", "--without-gossip",
-            "--without-mingle", "--without-heartbeat",
-        ).says(" ready.")
+        return self.start_worker().says(" ready.")
 
     def dispatchers(self, count):
         """Return that many dispatchers that run and share the partitions; starts and stops what is needed for it."""
-        alive = [process for process in self.processes if process.name.startswith("dispatcher") and process.alive]
+        alive = self.named("dispatcher")
         for surplus in alive[count:]:
             surplus.stop()
         alive = alive[:count]
         while len(alive) < count:
-            name = f"dispatcher{next(self._numbers)}"
-            alive.append(self.celery(name, "chrono", "run", "--name", name))
+            alive.append(self.start_dispatcher())
         self.shared_by(alive)
         return alive
 
     def stop_dispatchers(self):
         """Stop all dispatchers."""
-        for process in self.processes:
-            if process.name.startswith("dispatcher"):
-                process.stop()
+        for process in self.named("dispatcher"):
+            process.stop()
 
     def shared_by(self, dispatchers, seconds=START_SECONDS):
         """Wait until these own all the partitions, each its share."""
@@ -194,24 +95,7 @@ class Site:
 
         return eventually(shared, seconds, what=f"{names} share the partitions; they are {self.owners()}")
 
-    def tails(self):
-        """Return the last words of every process."""
-        return "\n".join(f"--- {p.name} ({p.popen.poll()})\n{p.told()[-TAIL_CHARACTERS:]}" for p in self.processes)
-
     # -- the database -----------------------------------------------------------------------------------------------
-
-    def sql(self, statement, *parameters):
-        """Run a statement; returns its rows as dicts."""
-        with psycopg.connect(self.postgres.dsn_of("site"), row_factory=dict_row) as connection:
-            cursor = connection.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
-
-    def owners(self):
-        """Return {owner: number of partitions} of the leases that count."""
-        rows = self.sql("SELECT owner FROM chrono_partition WHERE owner <> '' AND expires_at > clock_timestamp()")
-        assert len(rows) <= PARTITIONS
-        counts = Counter(row["owner"] for row in rows)
-        return counts if sum(counts.values()) == PARTITIONS else Counter()
 
     def rows(self, jobs):
         """Return the executions of jobs."""
@@ -279,7 +163,7 @@ class Site:
 
     def starts(self):
         """Return the lines of the workers' own log."""
-        return [json.loads(line) for line in self.worker_log.read_text().splitlines()]
+        return lines_of(self.worker_log)
 
     def judge(self, jobs, until, forgive=""):
         """Hold rows, bodies that started and schedules against each other.
