@@ -11,13 +11,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
 import psycopg
 from psycopg.rows import dict_row
 
+from chrono_beat.testing.patience import eventually
 from chrono_beat.testing.servers import PostgresServer, RedisServer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,18 +26,6 @@ DATABASE = "site"
 START_SECONDS = 60
 STOP_SECONDS = 30
 TAIL_CHARACTERS = 2500
-
-
-def eventually(check, seconds=10.0, step=0.05, what=""):
-    """Return the first true value of *check*; fail when the time is over."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = check()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what or check}; last value {value!r}")
-        time.sleep(step)
 
 
 class Process:

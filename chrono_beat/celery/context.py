@@ -52,8 +52,17 @@ class CurrentExecution:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the task was asked to stop. Nothing asks yet: a control message for the delivery will set it here."""
-        return False
+        """Whether the task should end now, without another effect: it was cancelled or replaced, is over its
+        max_duration, or somebody else has its lease. What it reports counts for nothing then.
+
+        A body that runs for long looks at this now and then; it costs nothing. On prefork it is always False: there
+        the worker ends the child (SIGTERM, which raises SystemExit in the body, and SIGKILL a second later).
+        """
+        worker = self._beat.worker
+        if worker is None:                                     # a prefork child
+            return False
+        held = worker.find(self.execution_id, self.token)
+        return held is None or held.cancelled
 
 
 def current() -> CurrentExecution | None:

@@ -30,6 +30,8 @@ class Config:
         partition_lease_ttl: seconds a partition's lease lasts without renewal.
         partition_renew_every: seconds between two renewals of partitions.
         skew_margin: seconds taken off every deadline that is worked out from another server's clock.
+        stop_grace: seconds that a body in threads, greenlets or solo has to return by itself after it was cancelled or
+            replaced; then its delivery is settled without it.
         reap_cap: reaps of one execution before it is dead-lettered.
         reap_every: seconds between two looks for expired leases.
         record_batch: outcomes recorded in one transaction.
@@ -54,6 +56,7 @@ class Config:
     partition_lease_ttl: float = 5.0
     partition_renew_every: float = 1.0
     skew_margin: float = 0.5
+    stop_grace: float = 30.0
     reap_cap: int = 5
     reap_every: float = 1.0
     record_batch: int = 1000
@@ -69,7 +72,7 @@ NAMES = tuple(f.name.upper() for f in fields(Config))
 _AT_LEAST = {
     "partitions": 1, "lanes": 1, "horizon": 1, "look_ahead_every": 0.05, "claim_batch": 1, "publish_batch": 1, "lease_ttl": 1,
     "renew_every": 0.1, "partition_lease_ttl": 1, "partition_renew_every": 0.1, "skew_margin": 0,
-    "reap_cap": 1, "reap_every": 0.05, "record_batch": 1, "max_payload": 1, "retention_days": 1,
+    "stop_grace": 0.1, "reap_cap": 1, "reap_every": 0.05, "record_batch": 1, "max_payload": 1, "retention_days": 1,
 }
 _AT_MOST = {"partitions": MAX_PARTITIONS, "lanes": MAX_LANES, "horizon": 600, "publish_batch": 1000, "claim_batch": 10_000}
 _RELATIONS = (

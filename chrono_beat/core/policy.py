@@ -39,6 +39,7 @@ from chrono_beat.core.records import (
     RAN_REJECTED,
     RAN_RETRY,
     RAN_REVOKED,
+    RAN_SUPERSEDED,
     RAN_TIMEOUT,
     Claim,
     DueJob,
@@ -269,6 +270,7 @@ def retry_delay_seconds(policy: RetryPolicy, attempt: int, random: Callable[[], 
 _PLAIN_ENDS = {
     RAN_OK: (lifecycle.SUCCEEDED, ""),
     RAN_REVOKED: (lifecycle.CANCELLED, ""),                # by the user, with Celery's revoke: no retry
+    RAN_SUPERSEDED: (lifecycle.CANCELLED, "superseded"),   # told to stop, since a newer occurrence takes its place
     RAN_REJECTED: (lifecycle.DEAD, "invalid"),
     RAN_LOST: (lifecycle.DEAD, "worker_lost"),             # and expired before it could be handed out again
     "reap_cap": (lifecycle.DEAD, "reap_cap"),

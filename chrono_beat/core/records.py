@@ -211,8 +211,8 @@ class Hold(NamedTuple):
 
 
 # How a delivery ended, as the worker tells it.
-RAN_OK, RAN_FAILED, RAN_TIMEOUT, RAN_RETRY, RAN_REVOKED, RAN_LOST, RAN_REJECTED = (
-    "succeeded", "failed", "timeout", "retry", "revoked", "lost", "rejected",
+RAN_OK, RAN_FAILED, RAN_TIMEOUT, RAN_RETRY, RAN_REVOKED, RAN_LOST, RAN_REJECTED, RAN_SUPERSEDED = (
+    "succeeded", "failed", "timeout", "retry", "revoked", "lost", "rejected", "superseded",
 )
 
 

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from chrono_beat.core import ids
-from tests.celery.workerkit import eventually
+from chrono_beat.testing.patience import eventually
 
 pytestmark = pytest.mark.celery
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from chrono_beat.core.records import TenantLimits
+from chrono_beat.testing.patience import eventually
 from tests.celery.test_worker_endings import client_app
-from tests.celery.workerkit import Site, eventually
+from tests.celery.workerkit import Site
 
 pytestmark = pytest.mark.celery
 

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import redis
@@ -16,6 +15,7 @@ from chrono_beat.core import ids
 from chrono_beat.core.config import Config
 from chrono_beat.core.records import PUBLISHED, PublishItem
 from chrono_beat.redis.queue import RedisQueueStore
+from chrono_beat.testing.patience import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30
@@ -24,19 +24,7 @@ MINUTE_US = 60_000_000
 _numbers = itertools.count(1)
 
 
-def eventually(check, seconds=10.0, step=0.02, what=""):
-    """Return the first true value of *check*; fail when the time is over."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = check()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what or check}; last value {value!r}")
-        time.sleep(step)
-
-
-def message(eid, task, args, kwargs, *, tenant, retries=0, time_limit=None, **properties):
+def message(eid, task, args, kwargs, *, tenant, retries=0, time_limit=None, soft_limit=None, **properties):
     """Return a protocol-2 Celery message as the publisher writes it."""
     parts = ids.parse_execution_id(eid)
     key = ids.occurrence_key(parts.job_id, parts.scheduled_us)
@@ -49,7 +37,7 @@ def message(eid, task, args, kwargs, *, tenant, retries=0, time_limit=None, **pr
         "body": json.dumps([args, kwargs, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]),
         "content-encoding": "utf-8", "content-type": "application/json",
         "headers": {"lang": "py", "task": task, "id": key, "root_id": key, "parent_id": None, "group": None,
-                    "retries": retries, "timelimit": [time_limit, None],
+                    "retries": retries, "timelimit": [time_limit, soft_limit],
                     "argsrepr": repr(args), "kwargsrepr": repr(kwargs),
                     "eta": None, "expires": None, "origin": "test", "ignore_result": False, "chrono": header},
         "properties": {"correlation_id": key, "reply_to": "", "priority": 4, **properties},
@@ -86,6 +74,7 @@ class Site:
             **inherited, "PYTHONPATH": str(ROOT), "CHRONO_TEST_URL": self.url, "CHRONO_TEST_BROKER": self.broker,
             "CHRONO_TEST_PREFIX": self.prefix, "CHRONO_TEST_LEASE_TTL": str(self.config.lease_ttl),
             "CHRONO_TEST_RENEW_EVERY": str(self.config.renew_every), "CHRONO_TEST_LANES": str(self.config.lanes),
+            "CHRONO_TEST_STOP_GRACE": str(self.config.stop_grace),
         }
 
     def worker(self, pool="prefork", concurrency=2, *options, queues="chrono,celery", wait=True):
@@ -95,13 +84,14 @@ class Site:
         return worker.ready() if wait else worker
 
     def publish(self, task, *args, tenant="acme", pool="chrono", job=None, attempt=1, retries=0, concurrency="forbid",
-                raw=None, time_limit=None, **kwargs):
+                raw=None, time_limit=None, soft_limit=None, **kwargs):
         """Publish one execution that is due; returns its id."""
         now_us = self.queue.now_us()
         job = job or f"job{next(self._jobs)}"
         eid = ids.execution_id(job, now_us // 1_000_000 * 1_000_000, attempt)
         name = task if "." in task or "_" in task and task == "slow_late" else f"tests.celery.proj.{task}"
-        payload = raw or message(eid, name, list(args), kwargs, tenant=tenant, retries=retries, time_limit=time_limit)
+        payload = raw or message(eid, name, list(args), kwargs, tenant=tenant, retries=retries, time_limit=time_limit,
+                                 soft_limit=soft_limit)
         item = PublishItem(eid, job, tenant, 1, attempt, "schedule", pool, 4, now_us - 1000, None, concurrency, payload)
         lane = ids.lane_of(tenant, self.config.lanes)
         result = self.queue.publish(lane, 1, now_us + MINUTE_US, [item])
@@ -131,6 +121,19 @@ class Site:
         notes = [json.loads(text) for text in self.redis.lrange(f"{self.prefix}-journal", 0, -1)]
         wanted = {"event": event, **facts} if event else facts
         return [note for note in notes if all(note.get(key) == value for key, value in wanted.items())]
+
+    def stop(self, eid, why="cancel", token=None):
+        """Tell the worker that runs an execution to stop it; returns the token that it has."""
+        started = [outcome for outcome in self.outcomes(eid) if outcome.event == "started"][-1]
+        text = json.dumps({"stop": eid, "token": token or started.token, "why": why})
+        self.queue.wake_worker(started.worker, [0], text)
+        return started.token
+
+    def marker(self, eid, lane=0):
+        """Return what Redis knows of an execution."""
+        script = "local x = redis.call('GET', KEYS[1]); return x and cjson.encode(cmsgpack.unpack(x))"
+        found = self.redis.eval(script, 1, f"{self.prefix}:{{{lane}}}:x:{eid}")
+        return json.loads(found) if found else {}
 
     def leases(self):
         return sum(self.redis.zcard(f"{self.prefix}:{{{lane}}}:lease") for lane in range(self.config.lanes))

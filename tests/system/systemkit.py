@@ -11,8 +11,9 @@ from collections import Counter
 
 import psycopg
 
-from benchmarks.site import PARTITIONS, ROOT, START_SECONDS, STOP_SECONDS, Deployment, eventually, lines_of
+from benchmarks.site import PARTITIONS, ROOT, START_SECONDS, STOP_SECONDS, Deployment, lines_of
 from chrono_beat.core import ids
+from chrono_beat.testing.patience import eventually
 
 EXAMPLE = ROOT / "example_project"
 OPEN = ("scheduled", "queued", "running")

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from tests.system.systemkit import EXAMPLE, PARTITIONS, eventually, longest
+from chrono_beat.testing.patience import eventually
+from tests.system.systemkit import EXAMPLE, PARTITIONS, longest
 
 pytestmark = [pytest.mark.system, pytest.mark.redis, pytest.mark.postgres, pytest.mark.celery, pytest.mark.timeout(180)]
 

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from chrono_beat.core import ids
-from tests.system.systemkit import PARTITIONS, eventually, longest
+from chrono_beat.testing.patience import eventually
+from tests.system.systemkit import PARTITIONS, longest
 
 pytestmark = [pytest.mark.system, pytest.mark.redis, pytest.mark.postgres, pytest.mark.celery, pytest.mark.timeout(180)]
 

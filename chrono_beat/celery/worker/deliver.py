@@ -43,7 +43,8 @@ class Deliverer:
 
     def __init__(self, consumer: Any) -> None:
         self._inbox: deque[HeldDelivery] = deque()
-        self._stale: deque[HeldDelivery] = deque()
+        self._stops: deque[HeldDelivery] = deque()
+        self._looping = False
         self._closed = False
         self._arrived = threading.Event()
         self._pipe: tuple[int, int] | None = None
@@ -69,6 +70,12 @@ class Deliverer:
             with contextlib.suppress(KeyError, ValueError, OSError):
                 hub.remove_reader(self._pipe[0])
             hub.add_reader(self._pipe[0], self._on_readable, self._pipe[0])
+            self._looping = True
+
+    def loop_ends(self) -> None:
+        """Note that the event loop turns no more, until it is registered with again."""
+        self._looping = False
+        self._run_stops()
 
     def close(self) -> None:
         """End the delivering thread."""
@@ -80,11 +87,14 @@ class Deliverer:
         self._inbox.extend(helds)
         self._notify()
 
-    def stop_stale(self, held: HeldDelivery) -> None:
-        """End the body of a delivery that went to somebody else; from the renewal thread."""
-        self._stale.append(held)
-        if self._pipe is not None:
+    def stop(self, held: HeldDelivery) -> None:
+        """End the body of a delivery that was told to stop, or that went to somebody else. From any thread: where the
+        event loop turns, it does it, since it knows best whose body a child runs."""
+        self._stops.append(held)
+        if self._looping:
             self._notify()
+        elif self._pipe is not None:
+            self._run_stops()
 
     def take_back(self) -> list[HeldDelivery]:
         """Empty the inbox."""
@@ -116,17 +126,24 @@ class Deliverer:
 
     def pump(self) -> None:
         """Deliver what is in the inbox, in the order in which it was drawn."""
-        while self._stale:
-            held = self._stale.popleft()
-            if held.request is not None:
-                held.request.stop_stale(self._consumer.pool)
+        self._run_stops()
         while self._inbox:
             held = self._inbox.popleft()
+            if held.ended:
+                continue
             try:
                 self._deliver(held)
             except Exception as error:
                 logger.exception("chrono_beat: %s cannot be delivered", held.hold.execution_id)
                 held.end(*endings.rejected(error))
+
+    def _run_stops(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                held = self._stops.popleft()
+                request = held.request
+                if request is not None:
+                    (request.stop_stale if held.lost else request.stop)(self._consumer.pool)
 
     def _deliver(self, held: HeldDelivery) -> None:
         """Do what Celery does with a message it received, with strategies that know of leases."""

@@ -52,6 +52,12 @@ def lost(why: str) -> Ending:
     return RAN_LOST, {"error": {"type": "WorkerLostError", "message": why, "traceback": ""}}
 
 
+def is_terminated(exc_info: Any) -> bool:
+    """Say whether the pool reports that this process ended the body's child."""
+    exc = exc_info.exception
+    return isinstance(exc.exc if isinstance(exc, ExceptionWithTraceback) else exc, Terminated)
+
+
 def failure(exc_info: Any) -> Ending:
     """Return the ending that an exception stands for.
 

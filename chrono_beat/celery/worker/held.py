@@ -5,10 +5,11 @@ thread keeps its lease. What must happen once, happens under its lock.
 """
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
+from chrono_beat.celery.worker.native import native_lock
 from chrono_beat.core.records import RAN_LOST, Delivery, Hold
 
 Ending = tuple[str, Mapping[str, Any]]
@@ -25,6 +26,11 @@ class HeldDelivery:
         accepted: the pool said that the body begins.
         ended: its end was decided; a later report changes nothing.
         lost: a newer grant exists; what is reported for it will be refused.
+        overrun: it was settled while its body ran on.
+        stopping: why it was told to stop (cancel, replace, duration); "" where it was not.
+        limit_seconds: how long its body may run; None for ever.
+        slack_seconds: how much later it is ended here, where the pool itself ends it at its limit.
+        deadline: monotonic clock at which it is settled whatever its body does; None for never.
     """
 
     def __init__(self, lane: int, delivery: Delivery, io: Any) -> None:
@@ -33,11 +39,19 @@ class HeldDelivery:
         self.hold = Hold(delivery.execution_id, delivery.token)
         self.request: Any = None
         self.job: Any = None
-        self.submitted = self.accepted = self.ended = self.lost = False
-        self.task_name = ""
+        self.submitted = self.accepted = self.ended = self.lost = self.overrun = False
+        self.task_name = self.stopping = ""
+        self.limit_seconds: float | None = None
+        self.slack_seconds = 0.0
+        self.deadline: float | None = None
         self._claimed: Ending | None = None
         self._io = io
-        self._lock = threading.Lock()
+        self._lock = native_lock()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the body should end: it was told to stop, or somebody else has its lease."""
+        return bool(self.stopping) or self.lost
 
     def begin(self) -> bool:
         """Say whether the pool may be given it: not if it was given back, has ended, or went to somebody else.
@@ -61,7 +75,14 @@ class HeldDelivery:
             if self.accepted or self.ended:
                 return
             self.accepted = True
+            if self.limit_seconds is not None and self.deadline is None:
+                self.deadline = time.monotonic() + self.limit_seconds + self.slack_seconds
         self._io.accepted(self)
+
+    @property
+    def claimed(self) -> bool:
+        """Whether its end was fixed ahead."""
+        return self._claimed is not None
 
     def claim(self, result: str, detail: Mapping[str, Any]) -> bool:
         """Fix the result ahead of the end: whoever kills a body says so first, since its pool may report another story.
@@ -80,6 +101,29 @@ class HeldDelivery:
         with self._lock:
             self._claimed = None
 
+    def stop(self, why: str, ending: Ending, deadline: float) -> bool:
+        """Tell it to stop: from now on it ends as *ending*, whatever its body does, at *deadline* at the latest.
+
+        One that the pool was not given yet has ended with this.
+
+        Args:
+            why: for whom it may concern; not empty.
+            ending: result and detail of its settlement.
+            deadline: on the monotonic clock.
+
+        Returns:
+            Whether this was the first word to stop, and in time.
+        """
+        with self._lock:
+            if self.ended or self.stopping:
+                return False
+            self.stopping, self._claimed = why, self._claimed or ending
+            self.deadline = deadline
+            if self.submitted:
+                return True
+        self.end(*ending)
+        return True
+
     def end(self, result: str, detail: Mapping[str, Any], *, settle_after_seconds: float = 0.0) -> None:
         """Settle it, once; later calls change nothing (a hard limit is reported twice).
 
@@ -89,10 +133,28 @@ class HeldDelivery:
         """
         with self._lock:
             if self.ended:
+                if self.overrun:
+                    self.overrun = False
+                    self._io.late(self, result)
                 return
             self.ended = True
             result, detail = self._claimed or (result, detail)
         self._io.settle(self, result, detail, settle_after_seconds)
+
+    def end_overrun(self) -> Ending | None:
+        """Settle a delivery that was told to stop while its body goes on; what that reports later is refused
+        (invariant 6).
+
+        Returns:
+            How it was settled; None where it had ended before.
+        """
+        with self._lock:
+            if self.ended or self._claimed is None:
+                return None
+            self.ended = self.overrun = True
+            ending = self._claimed
+        self._io.settle(self, *ending)
+        return ending
 
     def give_back(self) -> None:
         """Return it to the front of its tenant: its body has not begun and will not."""

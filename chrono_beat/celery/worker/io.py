@@ -23,10 +23,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from chrono_beat.celery.worker.held import HeldDelivery
+from chrono_beat.celery.worker.native import native_thread_starter
+from chrono_beat.celery.worker.operations import ACCEPT, FORGET, GIVE_BACK, SETTLE, Counts, LaneWork, Operation
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.records import REFUSED, Delivery, Settlement
 
@@ -39,34 +40,6 @@ FLUSH_STEP_SECONDS = 0.01
 MAX_SETTLEMENTS = 500               # sent in one script call
 
 DRAW, IDLE, FULL = "draw", "idle", "full"
-ACCEPT, SETTLE, GIVE_BACK, FORGET = "accept", "settle", "give_back", "forget"
-
-
-@dataclass(slots=True)
-class _Operation:
-    kind: str
-    held: HeldDelivery
-    settlement: Settlement | None = None
-    not_before: float = 0.0
-
-
-@dataclass(slots=True)
-class Counts:
-    """What happened since the worker started, for ``inspect stats``."""
-
-    drawn: int = 0
-    given_back: int = 0
-    settled: int = 0
-    refused: int = 0
-    lost_leases: int = 0
-    connection_errors: int = 0
-
-
-@dataclass(slots=True)
-class _LaneWork:
-    accepts: list[_Operation] = field(default_factory=list)
-    settles: list[_Operation] = field(default_factory=list)
-    returns: list[_Operation] = field(default_factory=list)
 
 
 class WorkerIO:
@@ -80,6 +53,7 @@ class WorkerIO:
             these it has accepted.
         pools: returns the names of the pools to draw from, as they are now.
         deliver: takes drawn deliveries; called by the I/O thread.
+        hear: takes control messages; called by the thread that waits.
     """
 
     def __init__(
@@ -90,20 +64,22 @@ class WorkerIO:
         free_slots: Callable[[int, int], int],
         pools: Callable[[], Sequence[str]],
         deliver: Callable[[Sequence[HeldDelivery]], None],
+        hear: Callable[[str], None],
     ) -> None:
         self.worker = f"{hostname}#{secrets.token_hex(3)}"
         self.queue = beat.queue
         self.lanes = tuple(range(beat.config.lanes))
         self.lease_us = round(beat.config.lease_ttl * 1_000_000)
         self.counts = Counts()
-        self._free_slots, self._pools, self._deliver = free_slots, pools, deliver
+        self._free_slots, self._pools, self._deliver, self._hear = free_slots, pools, deliver, hear
         self._held: dict[tuple[str, str], HeldDelivery] = {}
-        self._todo: deque[_Operation] = deque()
+        self._todo: deque[Operation] = deque()
         self._wake = threading.Event()
         self._turn = threading.Condition()           # guards _mode and _waits_for
         self._mode = DRAW
         self._waits_for = ""
         self._drawing = False
+        self._greenlets_thread = threading.get_native_id() if native_thread_starter() else None
         self._busy = False
         self._in_doubt = False                       # a call broke off: what does Redis think we hold?
         self._closed = False
@@ -163,24 +139,36 @@ class WorkerIO:
 
     def accepted(self, held: HeldDelivery) -> None:
         """Send "started" with the next call."""
-        self._add(_Operation(ACCEPT, held))
+        self._add(Operation(ACCEPT, held))
 
     def settle(self, held: HeldDelivery, result: str, detail: Mapping[str, Any], after_seconds: float = 0.0) -> None:
         """Send the end of a delivery, not before *after_seconds* have passed."""
         not_before = time.monotonic() + after_seconds if after_seconds else 0.0
-        self._add(_Operation(SETTLE, held, Settlement(held.hold, result, detail), not_before))
+        self._add(Operation(SETTLE, held, Settlement(held.hold, result, detail), not_before))
 
     def give_back(self, held: HeldDelivery) -> None:
         """Return a delivery that never began."""
-        self._add(_Operation(GIVE_BACK, held))
+        self._add(Operation(GIVE_BACK, held))
 
     def forget(self, held: HeldDelivery) -> None:
         """Hold a delivery no longer, without a word to Redis: it is somebody else's."""
-        self._add(_Operation(FORGET, held))
+        self._add(Operation(FORGET, held))
 
-    def _add(self, operation: _Operation) -> None:
+    def late(self, held: HeldDelivery, result: str) -> None:
+        """Note what a body reports whose delivery was settled without it."""
+        self.counts.refused += 1
+        logger.warning("chrono_beat: outcome %r of %s refused: it was settled before as %s", result,
+                       held.hold.execution_id, held.stopping)
+
+    def _add(self, operation: Operation) -> None:
         self._todo.append(operation)
-        self._wake.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the I/O thread look at once at what is to be sent."""
+        # Under gevent a native thread must not set an event; what it has to say goes with the next look.
+        if self._greenlets_thread in (None, threading.get_native_id()):
+            self._wake.set()
 
     # -- the I/O thread
 
@@ -231,7 +219,7 @@ class WorkerIO:
         credit = self._credit() if self._mode != IDLE or self._in_doubt else 0
         pairs = [(lane, pool) for lane in self.lanes for pool in self._pools()] if credit > 0 else []
         if len(pairs) == 1 and not self._in_doubt and work.keys() <= {pairs[0][0]}:
-            drawn = self._send(pairs[0][0], work.get(pairs[0][0], _LaneWork()), pairs[0][1], credit)
+            drawn = self._send(pairs[0][0], work.get(pairs[0][0], LaneWork()), pairs[0][1], credit)
             self._after_draw(credit, drawn)
             return
         for lane, lane_work in work.items():
@@ -242,13 +230,13 @@ class WorkerIO:
             pairs = [(lane, pool) for lane in self.lanes for pool in self._pools()] if credit > 0 else []
         self._after_draw(credit, self._draw_from(pairs, credit))
 
-    def _take_todo(self) -> dict[int, _LaneWork]:
+    def _take_todo(self) -> dict[int, LaneWork]:
         """Take what can be sent now, by lane. What the sending does not get done puts itself back."""
-        work: dict[int, _LaneWork] = {}
+        work: dict[int, LaneWork] = {}
         now, later = time.monotonic(), []
         for _ in range(len(self._todo)):
             operation = self._todo.popleft()
-            lane_work = work.setdefault(operation.held.lane, _LaneWork())
+            lane_work = work.setdefault(operation.held.lane, LaneWork())
             if operation.not_before > now or len(lane_work.settles) >= MAX_SETTLEMENTS:
                 later.append(operation)
             elif operation.kind == FORGET:
@@ -259,7 +247,7 @@ class WorkerIO:
         self._todo.extendleft(reversed(later))
         return {lane: part for lane, part in work.items() if part.accepts or part.settles or part.returns}
 
-    def _send(self, lane: int, work: _LaneWork, pool: str = "", credit: int = 0) -> int:
+    def _send(self, lane: int, work: LaneWork, pool: str = "", credit: int = 0) -> int:
         """Send a lane's operations, then draw; returns how many were drawn."""
         try:
             if work.returns:
@@ -277,7 +265,7 @@ class WorkerIO:
         self._note_settled(work.settles, words)
         return self._receive(lane, deliveries)
 
-    def _note_settled(self, operations: Iterable[_Operation], words: Sequence[str]) -> None:
+    def _note_settled(self, operations: Iterable[Operation], words: Sequence[str]) -> None:
         for operation, word in zip(operations, words, strict=True):
             self._drop(operation.held)
             if word == REFUSED:
@@ -303,7 +291,7 @@ class WorkerIO:
             share, hungry = -(-(credit - total) // len(waiting)), []
             for lane, pool in waiting:
                 asked = min(share, credit - total)
-                drawn = self._send(lane, _LaneWork(), pool, asked) if asked > 0 else 0
+                drawn = self._send(lane, LaneWork(), pool, asked) if asked > 0 else 0
                 total += drawn
                 if asked > 0 and drawn == asked:
                     hungry.append((lane, pool))
@@ -376,4 +364,4 @@ class WorkerIO:
             if mode == IDLE and self._drawing:
                 self._look_for_work()
             for message in messages:
-                logger.debug("chrono_beat: no use for the control message %s", message)     # cancel has its place here
+                self._hear(message)

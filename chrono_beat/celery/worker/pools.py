@@ -1,11 +1,16 @@
 """What differs between Celery's pools: how many slots there are, and whether a job can still be taken back."""
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import threading
 from concurrent.futures import Future
 from typing import Any
 
 from chrono_beat.celery.worker.held import HeldDelivery
 
+KILL_AFTER_SECONDS = 1.0                    # between SIGTERM and SIGKILL to a child whose body is to end
 LOOK_AGAIN_SECONDS = (0.02, 0.2, 1.0)       # after a child's pipe closed
 
 
@@ -37,6 +42,24 @@ def notice_deaths(pool: Any) -> None:
             hub.call_later(delay, asynpool.maintain_pool)
 
     asynpool._event_process_exit = notice
+
+
+def end_child(pool: Any, pid: int) -> None:
+    """End a child's process of a prefork pool, as its hard time limit does: SIGTERM, and SIGKILL where that is not
+    enough. Callable from any thread."""
+    process, _ = pool._pool._process_by_pid(pid)
+    if process is None:
+        return
+    pool.terminate_job(pid)
+    timer = threading.Timer(KILL_AFTER_SECONDS, _kill, (process,))
+    timer.daemon = True
+    timer.start()
+
+
+def _kill(process: Any) -> None:
+    if process._popen is not None and process._popen.returncode is None:      # not reaped: the number is still its own
+        with contextlib.suppress(OSError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def slots(controller: Any, pool: Any) -> int:

@@ -1,4 +1,5 @@
-"""The thread that renews leases and reports the worker, which no task body can hold up for long.
+"""The thread that renews leases, ends deliveries whose time is over, and reports the worker. No task body can hold it
+up for long.
 
 It runs from the worker's start until the process ends: also while the pool is joined in a warm shutdown, which can
 take as long as the longest task, and while the broker is away. Stopping it in either would let leases of running
@@ -19,17 +20,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from chrono_beat.celery.worker.held import HeldDelivery
+from chrono_beat.celery.worker.held import Ending, HeldDelivery
 from chrono_beat.celery.worker.io import WorkerIO
+from chrono_beat.celery.worker.native import native_sleep, native_thread_starter
 from chrono_beat.core.errors import QueueUnavailable
-from chrono_beat.core.records import WorkerReport
+from chrono_beat.core.records import Settlement, WorkerReport
 
 logger = logging.getLogger(__name__)
 
 REPORT_EVERY_SECONDS = 5.0
 REPORT_TTL_SECONDS = 15.0
 RETRY_SECONDS = 1.0
-NATIVE_STEP_SECONDS = 0.5        # a native thread beside gevent has no event to wait for
+STEP_SECONDS = 0.5               # how often to look for deliveries whose time is over
 MAX_HOLDS = 500                  # renewed in one script call
 
 
@@ -41,6 +43,8 @@ class Renewer:
         beat: the app's ChronoBeat.
         describe: returns pools, task names, concurrency and the pool's class, for the report.
         on_lost: called with a delivery for which a newer grant exists; from this thread.
+        on_overdue: called with a delivery whose deadline has passed; from this thread. Returns how it was settled, None
+            where it was not yet. It neither logs nor waits.
     """
 
     def __init__(
@@ -50,9 +54,10 @@ class Renewer:
         *,
         describe: Callable[[], tuple[list[str], list[str], int, str]],
         on_lost: Callable[[HeldDelivery], None],
+        on_overdue: Callable[[HeldDelivery], Ending | None],
     ) -> None:
         self._io, self._beat = io, beat
-        self._describe, self._on_lost = describe, on_lost
+        self._describe, self._on_lost, self._on_overdue = describe, on_lost, on_overdue
         self._every = beat.config.renew_every
         self._native = native_thread_starter()
         self._ending = threading.Event()
@@ -82,6 +87,7 @@ class Renewer:
         next_renewal, next_report = time.monotonic() + self._every, time.monotonic()
         while not self._io.finished:
             now = time.monotonic()
+            self._try(self._end_overdue, queue)
             if now >= next_renewal:
                 next_renewal = now + (self._every if self._try(self._renew, queue) else min(RETRY_SECONDS, self._every))
             if now >= next_report:
@@ -90,9 +96,9 @@ class Renewer:
 
     def _pause(self, seconds: float) -> None:
         if self._native:
-            _native_sleep()(max(0.01, min(seconds, NATIVE_STEP_SECONDS)))
-        elif self._ending.wait(max(0.0, seconds)):
-            time.sleep(min(max(0.0, seconds), NATIVE_STEP_SECONDS))      # ending, but a body may still run
+            native_sleep(max(0.01, min(seconds, STEP_SECONDS)))
+        elif self._ending.wait(max(0.0, min(seconds, STEP_SECONDS))):
+            time.sleep(min(max(0.0, seconds), STEP_SECONDS))             # ending, but a body may still run
 
     def _try(self, action: Callable[[Any], None], queue: Any) -> bool:
         try:
@@ -116,6 +122,16 @@ class Renewer:
                         held.lost = True
                         self._on_lost(held)
 
+    def _end_overdue(self, queue: Any) -> None:
+        now = time.monotonic()
+        for held in self._io.held():
+            if held.deadline is not None and held.deadline <= now and not held.ended:
+                ending = self._on_overdue(held)
+                if ending is not None and self._native:
+                    # The greenlet that sends may be held up by the very body that is over its time. It sends the same
+                    # again when it gets to it, which changes nothing.
+                    queue.settle(held.lane, self._io.worker, [Settlement(held.hold, *ending)])
+
     def _report(self, queue: Any) -> None:
         if self._closed:
             return
@@ -125,18 +141,3 @@ class Renewer:
 
     def _say_goodbye(self, queue: Any) -> None:
         queue.report_worker(WorkerReport(self._io.worker, [], [], 0, "", queue.now_us()), 0)
-
-
-def native_thread_starter() -> Callable[..., Any] | None:
-    """Return what starts a native thread where gevent has replaced threads by greenlets; else None."""
-    try:
-        from gevent import monkey
-    except ImportError:
-        return None
-    return monkey.get_original("_thread", "start_new_thread") if monkey.is_module_patched("threading") else None
-
-
-def _native_sleep() -> Callable[[float], None]:
-    from gevent import monkey
-
-    return monkey.get_original("time", "sleep")

@@ -21,6 +21,9 @@ from chrono_beat.celery.worker.held import HeldDelivery
 # still run, and the lock of its job must not be free.
 KILL_SECONDS = 0.25
 
+# Where the pool keeps time limits by itself, it gets this much time to do so before the delivery is ended without it.
+OWN_LIMIT_SLACK_SECONDS = 2.0
+
 
 class LeasedRequest:
     """Mixin in front of a Request class; its message is a LeasedMessage."""
@@ -38,12 +41,20 @@ class LeasedRequest:
         super().__init__(message, *args, **kwargs)
         self.held = message.held
         self.held.request = self
+        self.pool: Any = None
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         self.held.accept()
         super().on_accepted(pid, time_accepted)
+        if self.held.stopping:                       # told so while the pool had it and no child yet
+            self.stop(self.pool)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        if endings.is_terminated(exc_info) and not self.held.claimed:
+            # Whoever ends a body claims its end first. This one stood where another delivery's child was ended, a
+            # moment after that one had returned: nobody wanted it to end.
+            self._already_cancelled = True
+            self.held.hand_back("its child was ended in place of another delivery's")
         try:
             return super().on_failure(exc_info, *args, **kwargs)
         finally:
@@ -98,6 +109,11 @@ class LeasedRequest:
             self.held.claim(*endings.success(None))
         return stored
 
+    def stop(self, pool: Any) -> None:
+        """End the body of a delivery that was told to stop, where single bodies can be killed."""
+        if pools.is_prefork(pool) and self.time_start and not self.held.ended:
+            pools.end_child(pool, self.worker_pid)
+
     def stop_stale(self, pool: Any) -> None:
         """End the body of a delivery for which a newer grant exists, where single bodies can be killed.
 
@@ -112,6 +128,9 @@ def _leased_execute(execute: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(execute)
     def execute_using_pool(self: LeasedRequest, pool: Any, **kwargs: Any) -> Any:
         held = self.held
+        self.pool = pool
+        held.limit_seconds = self.time_limits[0] or self.task.time_limit
+        held.slack_seconds = OWN_LIMIT_SLACK_SECONDS if pools.can_end_bodies(pool) else 0.0
         if not held.begin():
             raise TaskRevokedError(self.id)          # the worker frees the slot of the pool for this error
         try:

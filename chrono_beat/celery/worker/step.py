@@ -13,6 +13,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from celery import bootsteps, signals
@@ -20,8 +21,11 @@ from celery.worker import state
 
 from chrono_beat.celery.worker import pools
 from chrono_beat.celery.worker.deliver import Deliverer
+from chrono_beat.celery.worker.held import Ending, HeldDelivery
 from chrono_beat.celery.worker.io import WorkerIO
 from chrono_beat.celery.worker.renewer import Renewer
+from chrono_beat.celery.worker.stops import Stops
+from chrono_beat.core.records import RAN_REVOKED
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +50,13 @@ class ChronoStep(bootsteps.StartStopStep):
         if self._io is None:
             self._deliverer = Deliverer(c)
             self._io = WorkerIO(
-                self._beat, c.hostname, free_slots=self._free_slots, pools=self._pools, deliver=self._deliverer.put)
-            self._renewer = Renewer(self._io, self._beat, describe=self._describe, on_lost=self._on_lost)
+                self._beat, c.hostname, free_slots=self._free_slots, pools=self._pools, deliver=self._deliver,
+                hear=self._hear)
+            self._stops = Stops(
+                self._io.find, self._interrupt, self._io.counts, can_kill=lambda: pools.is_prefork(self._consumer.pool),
+                grace_seconds=self._beat.config.stop_grace)
+            self._renewer = Renewer(
+                self._io, self._beat, describe=self._describe, on_lost=self._on_lost, on_overdue=self._on_overdue)
             self._beat.worker = self._io
             # Bodies in threads may end after the shutdown, while the interpreter waits for them.
             atexit.register(self._io.flush, FLUSH_SECONDS)
@@ -58,8 +67,9 @@ class ChronoStep(bootsteps.StartStopStep):
             logger.warning("chrono_beat: this worker draws nothing: none of its queues is %r or begins with %r",
                            self._beat.config.default_pool, self._beat.config.default_pool + ".")
         if not pools.can_end_bodies(c.pool):
-            logger.info("chrono_beat: this pool cannot end a body: time limits and max_duration have no effect here, "
-                        "and a replaced execution runs on; use prefork where they matter")
+            logger.info("chrono_beat: this pool cannot end a body: one that is cancelled, replaced or over its "
+                        "max_duration is settled without it, and runs on until it looks at current().cancelled; use "
+                        "prefork where that matters")
         pools.notice_deaths(c.pool)
         self._renewer.start()
         self._io.start()
@@ -72,6 +82,7 @@ class ChronoStep(bootsteps.StartStopStep):
         if self._io is None:
             return
         self._io.stop_drawing()
+        self._deliverer.loop_ends()
         for held in self._deliverer.take_back():
             held.give_back()
         for held in self._io.held():
@@ -145,10 +156,35 @@ class ChronoStep(bootsteps.StartStopStep):
         pool = type(c.pool)
         return self._pools(), tasks, pools.slots(c.controller, c.pool), f"{pool.__module__}:{pool.__qualname__}"
 
-    def _on_lost(self, held: Any) -> None:
+    def _on_lost(self, held: HeldDelivery) -> None:
         assert self._io is not None
         self._io.counts.lost_leases += 1
-        self._deliverer.stop_stale(held)
+        self._deliverer.stop(held)
+
+    def _on_overdue(self, held: HeldDelivery) -> Ending | None:
+        return self._stops.overdue(held, self._kill)
+
+    def _kill(self, held: HeldDelivery) -> None:
+        # Not by way of the event loop: it would have kept the limit if it turned.
+        if held.request is not None:
+            held.request.stop(self._consumer.pool)
+
+    # -- called from the I/O and waiting threads
+
+    def _deliver(self, helds: Sequence[HeldDelivery]) -> None:
+        for held in helds:
+            self._stops.meet(held)
+        self._deliverer.put(helds)
+
+    def _hear(self, message: str) -> None:
+        self._stops.hear(message)
+
+    def _interrupt(self, held: HeldDelivery) -> None:
+        pool = self._consumer.pool
+        if pools.is_prefork(pool):
+            self._deliverer.stop(held)
+        elif pools.never_began(held, pool):
+            held.end(RAN_REVOKED, {})                # its end was fixed by whoever stopped it
 
 
 def _consume_default_pool(app: Any, pool: str) -> None:

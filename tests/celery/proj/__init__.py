@@ -6,7 +6,7 @@ import time
 
 import redis
 from celery import Celery
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
@@ -166,3 +166,27 @@ def replaced(self):
 def plain(self, name):
     header = (self.request.headers or {}).get("chrono")
     note("plain", name=name, header=header, current=current() is not None)
+
+
+@app.task
+def attentive(name, seconds):
+    """Look whether to go on."""
+    note("begin", name=name)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if current().cancelled:
+            note("noticed", name=name, held=current().still_held())
+            return
+        time.sleep(0.02)
+    note("end", name=name)
+
+
+@app.task
+def deaf_to_soft_limits(name, seconds):
+    note("begin", name=name)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            time.sleep(0.1)
+        except SoftTimeLimitExceeded:
+            note("swallowed", name=name)

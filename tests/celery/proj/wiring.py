@@ -13,6 +13,7 @@ def config():
         key_prefix=os.environ["CHRONO_TEST_PREFIX"],
         lease_ttl=float(os.environ.get("CHRONO_TEST_LEASE_TTL", 60)),
         renew_every=float(os.environ.get("CHRONO_TEST_RENEW_EVERY", 20)),
+        stop_grace=float(os.environ.get("CHRONO_TEST_STOP_GRACE", 30)),
         lanes=int(os.environ.get("CHRONO_TEST_LANES", 1)),
     )
 

@@ -1,0 +1,42 @@
+"""What a worker has to tell Redis, and what it counts."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from chrono_beat.celery.worker.held import HeldDelivery
+from chrono_beat.core.records import Settlement
+
+ACCEPT, SETTLE, GIVE_BACK, FORGET = "accept", "settle", "give_back", "forget"
+
+
+@dataclass(slots=True)
+class Operation:
+    """Something to be told to Redis of one delivery, not before an instant of the monotonic clock."""
+
+    kind: str
+    held: HeldDelivery
+    settlement: Settlement | None = None
+    not_before: float = 0.0
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened since the worker started, for ``inspect stats``."""
+
+    drawn: int = 0
+    given_back: int = 0
+    settled: int = 0
+    refused: int = 0
+    lost_leases: int = 0
+    stopped: int = 0
+    bad_messages: int = 0
+    connection_errors: int = 0
+
+
+@dataclass(slots=True)
+class LaneWork:
+    """What can be sent to one lane in one round trip."""
+
+    accepts: list[Operation] = field(default_factory=list)
+    settles: list[Operation] = field(default_factory=list)
+    returns: list[Operation] = field(default_factory=list)
