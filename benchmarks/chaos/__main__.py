@@ -1,0 +1,157 @@
+"""Torment a deployment and judge what it did; ``python -m benchmarks.chaos --help``."""
+import argparse
+import contextlib
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.chaos.site import ChaosSite
+
+WARM_UP_SECONDS = 4.0
+TICK_SECONDS = 0.1
+DRAIN_SECONDS = 120.0
+SHOWN = 12
+"""Findings of a kind that are printed."""
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long things go wrong")
+    parser.add_argument("--seed", type=int, default=1, help="of jobs, calls and faults")
+    parser.add_argument("--faults", metavar="KINDS", help="comma-separated; only these kinds, or, after a minus, all but these")
+    parser.add_argument("--json", action="store_true", help="only the JSON object, as the last line")
+    parser.add_argument("--keep", metavar="DIRECTORY", help="where to leave the evidence: logs, bodies, rows, faults")
+    args = parser.parse_args()
+    if args.minutes <= 0:
+        parser.error("--minutes must be positive")
+    return args
+
+
+def main():
+    args = parse_arguments()
+
+    def say(text):
+        print(f"{time.time() - began:7.1f} s  {text}", file=sys.stderr, flush=True) if not args.json else None
+
+    began = time.time()
+    site = ChaosSite()
+    try:
+        result = run(site, args, say)
+    finally:
+        if args.keep:
+            keep(site, Path(args.keep))
+        site.close()
+    if not args.json:
+        for name, value in result.items():
+            print(f"{name:22} {value}")
+    print(json.dumps(result))
+    return 1 if result["verdict"] == "invalid" else 0
+
+
+def run(site, args, say):
+    import django
+
+    django.setup()
+    from benchmarks.chaos.faults import Faults
+    from benchmarks.chaos.load import Load
+
+    load = Load(args.seed)
+    load.define()
+    site.start()
+    say(f"{len(load.jobs)} jobs, {len(site.processes)} processes; seed {args.seed}")
+    load.start()
+    faults = Faults(site, load, args.seed, chosen(args.faults, Faults.KINDS))
+    torment(faults, args.minutes * 60, say)
+    load.stop()
+    say("no more faults")
+    faults.mend_all()
+    until = time.time()
+    drained = drain(site, until)
+    say(f"all has ended {time.time() - until:.1f} s later" if drained else "not all ended")
+    return {**judge(site, load, faults, until), "seed": args.seed}
+
+
+def chosen(text, kinds):
+    """Return the kinds that are meant by ``a,b``, ``-a,b``, or nothing at all."""
+    named = {word.strip() for word in (text or "-").removeprefix("-").split(",") if word.strip()}
+    if unknown := named - {*kinds}:
+        raise SystemExit(f"--faults: no such kind: {', '.join(sorted(unknown))}; known are {', '.join(kinds)}")
+    return [kind for kind in kinds if (kind in named) != (text or "-").startswith("-")]
+
+
+def torment(faults, seconds, say):
+    """Let things go wrong for a while."""
+    end, next_at, told = time.time() + seconds, time.time() + WARM_UP_SECONDS, 0
+    while time.time() < end:
+        faults.mend()
+        if time.time() >= next_at:
+            next_at = faults.strike() + time.time()
+        for fault in faults.done[told:]:
+            say(f"{fault.kind} {' '.join(fault.names)} {fault.detail}")
+        told = len(faults.done)
+        time.sleep(TICK_SECONDS)
+
+
+def drain(site, until):
+    """Wait until everything due by an instant has ended; returns whether it has."""
+    deadline = time.time() + DRAIN_SECONDS
+    while time.time() < deadline:
+        left = site.sql(
+            "SELECT count(*) AS rows FROM chrono_execution WHERE state IN ('scheduled', 'queued', 'running') "
+            "AND due_at <= to_timestamp(%s)", until)[0]["rows"]
+        unclaimed = site.sql(
+            "SELECT count(*) AS jobs FROM chrono_job WHERE next_run_at <= to_timestamp(%s)", until)[0]["jobs"]
+        if not left and not unclaimed:
+            return True
+        time.sleep(0.5)
+    return False
+
+
+def judge(site, load, faults, until):
+    from benchmarks.chaos import settings, verdict
+
+    lines, events = site.told()
+    seen = verdict.Evidence(
+        jobs=load.jobs, calls=load.calls, faults=faults.done,
+        rows=site.sql("SELECT * FROM chrono_execution ORDER BY due_at"), lines=lines, events=events, until=until,
+        lease_seconds=settings.LEASE_SECONDS)
+    found = {**verdict.findings(seen), "surprises": faults.surprises}
+    for kind, texts in found.items():
+        for text in texts[:SHOWN]:
+            print(f"{kind}: {text}", file=sys.stderr)
+        if len(texts) > SHOWN:
+            print(f"{kind}: and {len(texts) - SHOWN} more", file=sys.stderr)
+    errors = Counter(f"{event['service']}: {event['error']}"[:160] for event in events if event["event"] == "service_failed")
+    for text, count in errors.most_common(SHOWN):
+        print(f"unexpected error, {count} times: {text}", file=sys.stderr)
+    if any(found.values()):
+        answer = "invalid"
+    else:
+        answer = "valid" if seen.bodies and faults.done else "unknown"
+    calls = Counter(f"{call.what}{' failed' if call.failed else ''}" for call in load.calls)
+    return {
+        "verdict": answer, "executions": len(seen.rows), "lost": len(found["lost"]), "early": len(found["early"]),
+        "overlaps": len(found["overlaps"]), "duplicate_starts": verdict.repeats(seen),
+        "faults": dict(sorted(Counter(fault.kind for fault in faults.done).items())),
+        "findings": {kind: len(texts) for kind, texts in found.items()},
+        "seconds_until_something_began": verdict.recoveries(seen),
+        "states": dict(Counter(f"{row['state']} {row['reason']}".strip() for row in seen.rows)),
+        "bodies": len(seen.bodies), "calls": dict(calls), "unexpected_errors": sum(errors.values()),
+    }
+
+
+def keep(site, directory):
+    """Leave the evidence where somebody can look at it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in site.directory.iterdir():
+        if path.is_file():
+            (directory / path.name).write_bytes(path.read_bytes())
+    with contextlib.suppress(Exception):
+        rows = site.sql("SELECT * FROM chrono_execution ORDER BY due_at")
+        (directory / "rows.jsonl").write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
