@@ -65,8 +65,9 @@ def run(site, args, say):
     faults = Faults(site, load, args.seed, chosen(args.faults, Faults.KINDS))
     torment(faults, args.minutes * 60, say)
     load.stop()
-    say("no more faults")
     faults.mend_all()
+    say("no more calls, no more faults")
+    write_down(site, calls=load.calls, faults=faults.done, jobs=load.jobs.values())
     until = time.time()
     drained = drain(site, until)
     say(f"all has ended {time.time() - until:.1f} s later" if drained else "not all ended")
@@ -112,10 +113,10 @@ def drain(site, until):
 def judge(site, load, faults, until):
     from benchmarks.chaos import settings, verdict
 
+    rows = site.sql("SELECT * FROM chrono_execution ORDER BY due_at")     # first: what has ended by then has its lines
     lines, events = site.told()
     seen = verdict.Evidence(
-        jobs=load.jobs, calls=load.calls, faults=faults.done,
-        rows=site.sql("SELECT * FROM chrono_execution ORDER BY due_at"), lines=lines, events=events, until=until,
+        jobs=load.jobs, calls=load.calls, faults=faults.done, rows=rows, lines=lines, events=events, until=until,
         lease_seconds=settings.LEASE_SECONDS)
     found = {**verdict.findings(seen), "surprises": faults.surprises}
     for kind, texts in found.items():
@@ -140,6 +141,12 @@ def judge(site, load, faults, until):
         "states": dict(Counter(f"{row['state']} {row['reason']}".strip() for row in seen.rows)),
         "bodies": len(seen.bodies), "calls": dict(calls), "unexpected_errors": sum(errors.values()),
     }
+
+
+def write_down(site, **lists):
+    """Put what this process knows beside the files of the others."""
+    for name, entries in lists.items():
+        (site.directory / f"{name}.jsonl").write_text("".join(json.dumps(vars(entry)) + "\n" for entry in entries))
 
 
 def keep(site, directory):

@@ -83,7 +83,7 @@ def findings(seen: Evidence) -> dict[str, list[str]]:
                                                      body.begun_at < _at(rows[body.execution_id]["due_at"]))],
         "overlaps": _overlaps(seen, by_execution),
         "duplicates": _duplicates(seen, by_execution),
-        "contradictions": _contradictions(rows, by_execution),
+        "contradictions": _contradictions(rows, by_execution, seen.until),
         "old_plans": [*_after_pause(seen, rows), *_old_marks(seen)],
     }
 
@@ -194,8 +194,11 @@ def _excuse(seen: Evidence, body: Body, again_at: float) -> str:
 # -- history and control ----------------------------------------------------------------------------------------------
 
 
-def _contradictions(rows: Mapping[str, Mapping[str, Any]], by_execution: Mapping[str, list[Body]]) -> list[str]:
-    found = [f"{key} ran and has no row" for key in by_execution if key not in rows]
+def _contradictions(
+    rows: Mapping[str, Mapping[str, Any]], by_execution: Mapping[str, list[Body]], until: float,
+) -> list[str]:
+    found = [f"{key} ran and has no row" for key, bodies in by_execution.items()
+             if key not in rows and bodies[0].begun_at <= until]
     found += [f"{key} is {row['state']} ({row['reason']}) and ran" for key, row in rows.items()
               if row["state"] in NEVER_RAN and key in by_execution]
     return found

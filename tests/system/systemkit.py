@@ -163,8 +163,10 @@ class Site(Deployment):
     # -- the verdict ------------------------------------------------------------------------------------------------
 
     def starts(self):
-        """Return the lines of the workers' own log."""
-        return lines_of(self.worker_log)
+        """Return the lines of the workers' own log; ``at`` is this process' time, whatever clock the worker had, and
+        ``wall`` that one."""
+        epoch = time.time() - time.monotonic()             # of a clock that all processes share
+        return [{**line, "at": epoch + line["monotonic"], "wall": line["at"]} for line in lines_of(self.worker_log)]
 
     def judge(self, jobs, until, forgive=""):
         """Hold rows, bodies that started and schedules against each other.
