@@ -66,6 +66,7 @@ EVENTS: dict[str, Event] = {
     # recorder, reaper, audit, keeper; starts, endings, attempts and reaped are sequences of records
     "recorded": _event(_DEBUG, "lane starts endings attempts ended ignored", "outcomes of one transaction"),
     "outcome_unknown": _event(_ERROR, "lane outcome", "one that cannot be recorded; it is logged and let go"),
+    "set_aside": _event(_WARNING, "lane what why", "something in Redis that is not ours or cannot be read was let go"),
     "reaped": _event(_WARNING, "lane reaped", "leases that had run out: handed out again, or dead-lettered"),
     "voided": _event(_INFO, "lane execution_id answer", "a row of an old plan was brought to its end"),
     "kept": _event(_INFO, "removed", "finished executions past retention that were removed"),

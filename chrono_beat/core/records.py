@@ -231,6 +231,9 @@ class Settlement(NamedTuple):
     detail: Mapping[str, Any]
 
 
+# Not of any execution: an entry of a stream that is not ours, an entry of the outcome stream that cannot be read.
+ALIEN, UNREADABLE = "alien", "unreadable"
+
 SETTLED, DONE, REFUSED = "settled", "done", "refused"      # counted now; this very outcome was counted before; stale token
 
 

@@ -20,6 +20,7 @@ from chrono_beat.core.records import (
     EARLY,
     PUBLISHED,
     SKIPPED,
+    UNREADABLE,
     VOIDED,
     WAITING,
     Delivery,
@@ -84,8 +85,19 @@ def _deliveries(pool: str, reply: list[Any]) -> list[Delivery]:
 
 
 def _outcome(lane: int, entry_id: bytes, flat: list[bytes]) -> Outcome:
+    try:
+        return _read_outcome(lane, entry_id, flat)
+    except (ValueError, KeyError, IndexError, RecursionError) as error:
+        # Not written by a script of ours. The recorder counts it and lets it go; it must not stand in the way for ever.
+        why = {"why": f"entry {entry_id.decode()} of the outcomes: {type(error).__name__}"}
+        return Outcome(entry_id.decode(), lane, 0, UNREADABLE, "", "", "", 0, "", "", 0, 0, why)
+
+
+def _read_outcome(lane: int, entry_id: bytes, flat: list[bytes]) -> Outcome:
     row = {flat[i]: flat[i + 1].decode() for i in range(0, len(flat), 2)}
-    detail: dict[str, Any] = json.loads(row[b"detail"]) if row[b"detail"] else {}
+    detail = json.loads(row[b"detail"]) if row[b"detail"] else {}
+    if not isinstance(detail, dict):
+        raise ValueError("detail is no object")
     if row[b"retry"]:
         detail["retry"] = json.loads(row[b"retry"])
     if row[b"by"]:
@@ -94,6 +106,15 @@ def _outcome(lane: int, entry_id: bytes, flat: list[bytes]) -> Outcome:
         entry_id.decode(), lane, int(row[b"gen"]), row[b"event"], row[b"id"], row[b"job"], row[b"tenant"],
         int(row[b"ver"]), row[b"token"], row[b"worker"], int(row[b"at"]), int(row[b"given"]), detail,
     )
+
+
+def _report(text: bytes) -> WorkerReport | None:
+    """Read a heartbeat; a newer release may write more into it than this one knows."""
+    try:
+        row = json.loads(text)
+        return WorkerReport(**{name: row[name] for name in WorkerReport._fields})
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _settled(words: list[bytes] | None) -> list[str]:
@@ -331,7 +352,7 @@ class RedisQueueStore:
             names = self._connection.client.zrange(self.keys.anywhere("workers"), 0, -1)
             keys = [self.keys.anywhere("worker", name.decode()) for name in names]
             texts = self._connection.client.mget(keys) if keys else []
-        reports = [WorkerReport(**json.loads(text)) for text in texts if text]
+        reports = [report for text in texts if text and (report := _report(text))]
         return sorted(reports, key=lambda report: report.worker)
 
     def backlog(self, lane: int, pool: str) -> dict[str, int]:

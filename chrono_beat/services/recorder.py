@@ -16,7 +16,7 @@ from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
 from chrono_beat.core.policy import NEEDS_ROW, decide_end
-from chrono_beat.core.records import Ending, NewAttempt, OpenExecution, Outcome, Start
+from chrono_beat.core.records import ALIEN, UNREADABLE, Ending, NewAttempt, OpenExecution, Outcome, Start
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.service import Service
 from chrono_beat.telemetry import emit
@@ -96,6 +96,9 @@ class Recorder(Service):
         endings: list[Ending] = []
         attempts: list[NewAttempt] = []
         for outcome in outcomes:
+            if outcome.event in (ALIEN, UNREADABLE):
+                emit("set_aside", lane=lane, what=outcome.event, why=str(outcome.detail.get("why", "")))
+                continue
             try:
                 ending, attempt, start = decide_end(
                     rows.get(outcome.execution_id), outcome, outcome.at_us, self._chance)

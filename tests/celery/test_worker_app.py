@@ -6,13 +6,14 @@ import types
 import pytest
 from celery import Celery, signals
 from celery.app.amqp import AMQP
-from celery.exceptions import Ignore, Reject, Retry, Terminated, WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, Terminated, WorkerLostError
 
 from chrono_beat.celery import ChronoBeat
 from chrono_beat.celery.amqp import ChronoAMQP
 from chrono_beat.celery.context import current
 from chrono_beat.celery.worker import endings, pools
 from chrono_beat.celery.worker.held import HeldDelivery
+from chrono_beat.celery.worker.request import LeasedRequest
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import MisconfiguredError, QueueUnavailable
 from chrono_beat.core.records import Delivery
@@ -348,3 +349,23 @@ def test_the_pool_is_made_to_listen_for_a_job_that_a_child_has(held, state, kept
     pools.keep(held, PREFORK)
 
     assert (held.job._cache == {1: held.job}) is kept
+
+
+class Refusing:
+    """A Request whose pool takes nothing."""
+
+    id, time_limits, task = "key", (None, None), None
+
+    def execute_using_pool(self, pool, **kwargs):
+        raise OSError("no more processes")
+
+
+def test_what_the_pool_does_not_take_goes_back_as_a_reap_and_its_slot_is_free(held, sent):
+    """Given back it would be drawn again for ever; and the worker frees the slot for a revoked task only."""
+    request = object.__new__(type("Request", (LeasedRequest, Refusing), dict(Refusing.__dict__)))
+    request.held, request.task = held, types.SimpleNamespace(time_limit=None)
+
+    with pytest.raises(TaskRevokedError):
+        request.execute_using_pool(object())
+
+    assert sent == [("lost", 0.0)]

@@ -1,4 +1,5 @@
 """How tasks end, on every pool: one worker a pool, several tests."""
+import json
 import time
 
 import pytest
@@ -104,11 +105,61 @@ def test_ignore_and_reject(pool_site):
     eventually(lambda: pool_site.journal("plain", name="substitute"))
 
 
-@pytest.mark.parametrize("payload", [b"no json", b'{"body": 1}'])
-def test_a_payload_that_is_no_message_is_rejected(pool_site, payload):
-    ending = pool_site.ending(pool_site.publish("add", raw=payload))
+def changed(change):
+    """Return what makes another message of a right one."""
+    def make(payload):
+        document = json.loads(payload)
+        change(document)
+        return json.dumps(document).encode()
 
-    assert ending.event == "rejected"
+    return make
+
+
+BAD_MESSAGES = {
+    "no JSON": b"no json",
+    "other JSON": b'{"body": 1}',
+    "a list": b"[1, 2]",
+    "not UTF-8": b"\xff\xfe\x00",
+    "deep": b"[" * 100_000,
+    "truncated": lambda payload: payload[:-40],
+    "truncated body": changed(lambda d: d.update(body=d["body"][:-5])),
+    "body of another shape": changed(lambda d: d.update(body='{"args": []}')),
+    "args no list": changed(lambda d: d.update(body='["abc", {}, {}]')),
+    "no task": changed(lambda d: d["headers"].pop("task")),
+    "task no text": changed(lambda d: d["headers"].update(task=7)),
+    "no id": changed(lambda d: d["headers"].pop("id")),
+    "no header of ours": changed(lambda d: d["headers"].pop("chrono")),
+    "our header no object": changed(lambda d: d["headers"].update(chrono=1)),
+    "a field missing": changed(lambda d: d["headers"]["chrono"].pop("tenant")),
+    "unknown version": changed(lambda d: d["headers"]["chrono"].update(v=99)),
+    "another execution's": changed(lambda d: d["headers"]["chrono"].update(eid="x:20260101T000000Z:1")),
+    "pickle": changed(lambda d: d.update({"content-type": "application/x-python-serialize"})),
+    "a limit that is none": changed(lambda d: d["headers"].update(timelimit="soon")),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_MESSAGES)
+def test_a_payload_that_is_no_message_is_set_aside_with_a_reason(pool_site, kind):
+    eid = pool_site.publish("add", 1, 2, raw=BAD_MESSAGES[kind])
+
+    ending = pool_site.ending(eid)
+
+    assert ending.event == "rejected" and ending.detail["error"]["message"]
+    assert pool_site.events(eid) == ["rejected"] and pool_site.leases() == 0
+
+
+def test_the_worker_goes_on_after_bad_messages_and_counts_them(pool_site):
+    worker = pool_site.workers[0]
+    rejected = sum(outcome.event == "rejected" for outcome in pool_site.outcomes())
+    for fields in ({"foo": "bar"}, {"e": "no-such-execution", "p": "{"}):
+        pool_site.publish("add", 0, 0)
+        pool_site.redis.xadd(f"{pool_site.prefix}:{{0}}:s:chrono:acme:4", fields)
+
+    assert pool_site.ending(pool_site.publish("add", 1, 1)).event == "succeeded"
+    eventually(lambda: sum(outcome.event == "alien" for outcome in pool_site.outcomes()) == 2)
+    stats = client_app(pool_site).control.inspect(destination=[worker.name], timeout=3).stats()
+    assert stats[worker.name]["chrono_beat"]["rejected"] == rejected
+    assert pool_site.redis.xlen(f"{pool_site.prefix}:{{0}}:s:chrono:acme:4") == 0
 
 
 def test_an_unknown_task_is_rejected_and_frees_its_lease(pool_site):

@@ -201,6 +201,26 @@ def test_an_outcome_of_no_known_name_stands_in_nobodys_way(settled, caplog):
     assert "succeeded" in {state for _, state, *_ in history(world)}
 
 
+def test_what_was_found_in_redis_and_is_not_ours_is_counted_and_let_go(settled):
+    world, recorder = settled
+    read, heard = world.queue.read_outcomes, []
+    unsubscribe = telemetry.subscribe(lambda event, fields: heard.append((event, fields)))
+
+    def with_garbage(lane, reader, lease_us, limit):
+        outcomes = read(lane, reader, lease_us, limit)
+        garbage = [o._replace(event=event, execution_id="", detail={"why": "no record"})
+                   for event in ("alien", "unreadable") for o in outcomes[:1]]
+        return [*garbage, *outcomes]
+
+    world.queue.read_outcomes = with_garbage
+    recorder.turn(world.flow.monotonic_us())
+    unsubscribe()
+
+    assert [fields["what"] for event, fields in heard if event == "set_aside"] == ["alien", "unreadable"]
+    assert "outcome_unknown" not in {event for event, _ in heard}
+    assert "succeeded" in {state for _, state, *_ in history(world)}
+
+
 def test_the_first_of_two_ends_counts_also_within_one_batch(settled):
     world, recorder = settled
     read, record, calls = world.queue.read_outcomes, world.store.record, []

@@ -29,7 +29,7 @@ from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.celery.worker.native import native_thread_starter
 from chrono_beat.celery.worker.operations import ACCEPT, FORGET, GIVE_BACK, SETTLE, Counts, LaneWork, Operation
 from chrono_beat.core.errors import QueueUnavailable
-from chrono_beat.core.records import REFUSED, Delivery, Settlement
+from chrono_beat.core.records import RAN_REJECTED, REFUSED, Delivery, Settlement
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +143,7 @@ class WorkerIO:
 
     def settle(self, held: HeldDelivery, result: str, detail: Mapping[str, Any], after_seconds: float = 0.0) -> None:
         """Send the end of a delivery, not before *after_seconds* have passed."""
+        self.counts.rejected += result == RAN_REJECTED
         not_before = time.monotonic() + after_seconds if after_seconds else 0.0
         self._add(Operation(SETTLE, held, Settlement(held.hold, result, detail), not_before))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from kombu.message import Message
@@ -10,6 +11,9 @@ from kombu.message import Message
 from chrono_beat.celery.context import HEADER
 from chrono_beat.celery.worker import endings
 from chrono_beat.celery.worker.held import HeldDelivery
+from chrono_beat.core.envelope import HEADER_VERSION
+
+HEADER_FIELDS = ("job", "tenant", "scheduled_at", "due_at", "attempt", "key")
 
 
 class Undecodable(ValueError):
@@ -59,8 +63,9 @@ class LeasedMessage(Message):
             headers, properties, body = dict(document["headers"]), dict(document["properties"]), document["body"]
             if properties.get("body_encoding") == "base64":
                 body = base64.b64decode(body)
+            _check(delivery.execution_id, headers, body, document.get("content-type"))
             headers[HEADER] = {**headers[HEADER], "token": delivery.token, "deliveries": delivery.deliveries}
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise Undecodable(f"{type(error).__name__}: {error}") from error
         super().__init__(
             body=body, channel=_Channel(held), delivery_tag=delivery.execution_id,
@@ -70,3 +75,26 @@ class LeasedMessage(Message):
         )
         held.task_name = str(headers.get("task", ""))
         self.held = held
+
+
+def _check(execution_id: str, headers: Mapping[str, Any], body: Any, content_type: Any) -> None:
+    """Find out here, and not in the pool, what no task can run: there it would count as the task's own failure, and be
+    tried again."""
+    header = headers[HEADER]
+    if header.get("v") != HEADER_VERSION:
+        raise ValueError(f"the header {HEADER!r} has version {str(header.get('v'))[:20]!r}, known is {HEADER_VERSION}")
+    if header.get("eid") != execution_id:
+        raise ValueError("it is the message of another execution")
+    for where, names in ((header, HEADER_FIELDS), (headers, ("task", "id"))):
+        for name in names:
+            if name not in where:
+                raise KeyError(name)
+    if not isinstance(headers["task"], str) or not isinstance(headers["id"], str):
+        raise TypeError("task and id must be texts")
+    limits = headers.get("timelimit", (None, None))
+    if len(limits) != 2 or not all(limit is None or isinstance(limit, (int, float)) for limit in limits):
+        raise TypeError("timelimit must be two numbers of seconds")
+    if content_type == "application/json":
+        args, kwargs, embed = json.loads(body)
+        if not (isinstance(args, list) and isinstance(kwargs, dict) and isinstance(embed, dict | None)):
+            raise TypeError("the body must be [args, kwargs, embed]")

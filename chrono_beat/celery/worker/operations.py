@@ -27,6 +27,7 @@ class Counts:
     given_back: int = 0
     settled: int = 0
     refused: int = 0
+    rejected: int = 0
     lost_leases: int = 0
     stopped: int = 0
     bad_messages: int = 0

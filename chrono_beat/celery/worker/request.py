@@ -7,6 +7,7 @@ methods of every class that is derived from it, at the moment the class is made.
 """
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -16,6 +17,8 @@ from celery.utils.imports import symbol_by_name
 
 from chrono_beat.celery.worker import endings, pools
 from chrono_beat.celery.worker.held import HeldDelivery
+
+logger = logging.getLogger(__name__)
 
 # A prefork child at its hard limit gets SIGTERM after the report, and SIGKILL 0.1 s later: until then its body may
 # still run, and the lock of its job must not be free.
@@ -128,15 +131,21 @@ def _leased_execute(execute: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(execute)
     def execute_using_pool(self: LeasedRequest, pool: Any, **kwargs: Any) -> Any:
         held = self.held
-        self.pool = pool
-        held.limit_seconds = self.time_limits[0] or self.task.time_limit
-        held.slack_seconds = OWN_LIMIT_SLACK_SECONDS if pools.can_end_bodies(pool) else 0.0
         if not held.begin():
             raise TaskRevokedError(self.id)          # the worker frees the slot of the pool for this error
+        self.pool = pool
         try:
+            held.limit_seconds = self.time_limits[0] or self.task.time_limit
+            held.slack_seconds = OWN_LIMIT_SLACK_SECONDS if pools.can_end_bodies(pool) else 0.0
             job = execute(self, pool, **kwargs)
         except TaskRevokedError:
             raise
+        except Exception as error:
+            # Whether the message is at fault or the pool is not known here. As a reap it is tried again, but not for
+            # ever; and the worker frees the slot of the pool for one kind of error only.
+            logger.exception("chrono_beat: the pool did not take %s", held.hold.execution_id)
+            held.hand_back(f"the pool did not take it: {type(error).__name__}")
+            raise TaskRevokedError(self.id) from error
         except BaseException as error:
             if held.accepted:
                 held.hand_back(f"the pool broke off: {error!r}")

@@ -15,12 +15,22 @@ local X, LOCK, VOID = base .. 'x:', base .. 'lock:', base .. 'void:'
 
 local records = {}
 
+-- What somebody else has written under the name of a record is none: a script that broke off at it would do so for
+-- ever.
+local function unpacked(packed)
+  local ok, x = pcall(cmsgpack.unpack, packed)
+  if ok and type(x) == 'table' and x.state and x.job and x.tenant and x.ver then
+    return (x.pool and x.prio or x.state == 's' or x.state == 'x' or x.state == 'v') and x
+  end
+  return false
+end
+
 -- Return the record of an execution, nil if there is none. Changes to it count after save.
 local function load(id)
   local x = records[id]
   if x == nil then
     local packed = get(X .. id)
-    x = packed and cmsgpack.unpack(packed)
+    x = packed and unpacked(packed)
     records[id] = x
   end
   return x or nil
@@ -74,4 +84,9 @@ local function append(event, id, x, detail, blocked_by)
   return redis.call('XADD', base .. 'out', '*', 'event', event, 'id', id, 'job', x.job, 'tenant', x.tenant,
     'ver', x.ver, 'token', x.token or '', 'worker', x.worker or '', 'at', now, 'given', x.given or 0, 'gen', generation,
     'detail', detail or '', 'retry', x.retry or '', 'by', blocked_by or '')
+end
+
+-- Note what was found in the lane and is not ours: it becomes an outcome of nobody, so that it is counted in one place.
+local function set_aside(why)
+  append('alien', '', {job = '', tenant = '', ver = 0}, cjson.encode({why = why}))
 end

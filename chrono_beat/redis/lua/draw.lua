@@ -97,7 +97,7 @@ end
 local function fetch_records(entries)
   local keys = {}
   for _, entry in ipairs(entries) do
-    local id = entry[2][2]
+    local id = entry[2][2]                            -- whatever the fields are called, there is a first value
     keys[#keys + 1], keys[#keys + 2] = X .. id, VOID .. string.match(id, '^[^:]*')
   end
   fetch(keys)
@@ -118,7 +118,8 @@ local function take_stream(tenant, prio, from, count, taken)
       local id = entry[2][2]
       local x = load(id)
       if not x or x.entry ~= entry[1] then
-        remove_from_stream(pool, tenant, prio, entry[1])                -- nothing points to it
+        remove_from_stream(pool, tenant, prio, entry[1])                -- nothing points to it: it is not ours
+        set_aside('entry ' .. entry[1] .. ' of a stream of ' .. pool .. ' has no record')
       elseif x.state == 'q' and not x.front then
         taken[#taken + 1] = {id, x, entry[2][4]}
       end
