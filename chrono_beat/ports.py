@@ -28,6 +28,7 @@ from chrono_beat.core.records import (
     ScheduledExecution,
     Settlement,
     Start,
+    Stop,
     TenantLimits,
     WorkerReport,
 )
@@ -163,6 +164,11 @@ class QueueStore(Protocol):
 
     def reap(self, lane: int, cap: int, limit: int) -> list[Reaped]:
         """Requeue executions whose lease has run out, at the front of their tenant; past *cap* reaps append "reap_cap"."""
+
+    def tend_locks(self, lane: int, limit: int) -> list[Stop]:
+        """Do what time asks for at the locks, for at most *limit* executions: end those that were told to make room and
+        whose grace is over ("superseded"; the next one gets the lock), and those that wait past their expiry. Returns all
+        that were told: those not withdrawn are to be told again."""
 
     def read_outcomes(self, lane: int, reader: str, reader_lease_us: int, limit: int) -> list[Outcome] | None:
         """Return the oldest outcomes, in stream order; None where another reader has the lane (one reads at a time)."""

@@ -34,6 +34,7 @@ class Config:
             replaced; then its delivery is settled without it.
         reap_cap: reaps of one execution before it is dead-lettered.
         reap_every: seconds between two looks for expired leases.
+        replace_grace: seconds that a run may still take when another one is to take its place (policy replace).
         record_batch: outcomes recorded in one transaction.
         default_pool: name of the Celery queue that is drawn for jobs without a pool of their own.
         max_payload: bytes of args and kwargs together.
@@ -59,6 +60,7 @@ class Config:
     stop_grace: float = 30.0
     reap_cap: int = 5
     reap_every: float = 1.0
+    replace_grace: float = 30.0
     record_batch: int = 1000
     default_pool: str = "chrono"
     max_payload: int = 262_144
@@ -72,7 +74,8 @@ NAMES = tuple(f.name.upper() for f in fields(Config))
 _AT_LEAST = {
     "partitions": 1, "lanes": 1, "horizon": 1, "look_ahead_every": 0.05, "claim_batch": 1, "publish_batch": 1, "lease_ttl": 1,
     "renew_every": 0.1, "partition_lease_ttl": 1, "partition_renew_every": 0.1, "skew_margin": 0,
-    "stop_grace": 0.1, "reap_cap": 1, "reap_every": 0.05, "record_batch": 1, "max_payload": 1, "retention_days": 1,
+    "stop_grace": 0.1, "reap_cap": 1, "reap_every": 0.05, "replace_grace": 0, "record_batch": 1, "max_payload": 1,
+    "retention_days": 1,
 }
 _AT_MOST = {"partitions": MAX_PARTITIONS, "lanes": MAX_LANES, "horizon": 600, "publish_batch": 1000, "claim_batch": 10_000}
 _RELATIONS = (

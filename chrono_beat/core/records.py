@@ -32,6 +32,7 @@ class Content(NamedTuple):
         expires_after_seconds: how long after its first due_at an occurrence may still start; None for ever.
         concurrency: one of CONCURRENCY_POLICIES.
         key_scope: "occurrence" or "attempt": which id the target gets as its idempotency key.
+        exclusion_group: of the executions of a tenant's group at most one is active; "" for none.
     """
 
     tenant: str
@@ -47,6 +48,7 @@ class Content(NamedTuple):
     expires_after_seconds: float | None
     concurrency: str
     key_scope: str
+    exclusion_group: str = ""
 
 
 class DueJob(NamedTuple):
@@ -131,8 +133,9 @@ class PublishItem(NamedTuple):
         priority: 0 (first) to 9.
         due_us: nobody may read it before.
         expires_us: from this instant on it must not start any more; None for never.
-        concurrency: "forbid" or "allow".
+        concurrency: one of CONCURRENCY_POLICIES.
         payload: the Celery message, a JSON document in UTF-8.
+        group: exclusion group within the tenant; "" for none.
     """
 
     execution_id: str
@@ -147,10 +150,26 @@ class PublishItem(NamedTuple):
     expires_us: int | None
     concurrency: str
     payload: bytes
+    group: str = ""
 
 
 # What the publish script says of one item.
 PUBLISHED, ALREADY, SKIPPED, WAITING, VOIDED, EARLY = "published", "already", "skipped", "waiting", "voided", "early"
+
+
+class Stop(NamedTuple):
+    """A running delivery that was told to make room for another execution (policy replace).
+
+    Args:
+        execution_id, token: which delivery.
+        worker: who runs it, and is to be told.
+        withdrawn: its grace is over and its lease has been taken away: nothing it says counts any more.
+    """
+
+    execution_id: str
+    token: str
+    worker: str
+    withdrawn: bool = False
 
 
 class PublishResult(NamedTuple):
@@ -159,15 +178,17 @@ class PublishResult(NamedTuple):
     Args:
         refused: "" where the call was carried out; else why all of it was refused: "deadline" (after valid_until),
             "generation" (the lane has another one: empty the wheel, load it anew) or "quarantine" (try again later).
-        replies: a word for each item, in order: PUBLISHED; ALREADY (a copy or its outcome is there); SKIPPED (overlap, the
-            outcome was appended); WAITING (in the lock's queue); VOIDED (an older version than the job's void);
-            EARLY (Redis' clock has not reached due_us: nothing was done, try again).
+        replies: a word for each item, in order: PUBLISHED; ALREADY (a copy or its outcome is there); SKIPPED (overlap; an
+            outcome "skipped" or "superseded" was appended); WAITING (in a lock's queue); VOIDED (an older version than
+            the job's void); EARLY (Redis' clock has not reached due_us: nothing was done, try again).
         now_us: Redis' clock.
+        stops: the running deliveries that are to stop now.
     """
 
     refused: str
     replies: Sequence[str]
     now_us: int
+    stops: Sequence[Stop] = ()
 
 
 class LaneState(NamedTuple):
@@ -222,7 +243,7 @@ class Settlement(NamedTuple):
     Args:
         hold: which delivery.
         result: one of RAN_…; "lost" hands it back as a reap (same execution id, next delivery), "rejected" is a message that
-            no task here can run (reason "invalid").
+            no task here can run (reason "invalid"), "superseded" was stopped to make room.
         detail: JSON-able facts: ``{"error": {"type", "message", "traceback"}, "runtime_ms", "replaced"}``.
     """
 
@@ -261,8 +282,9 @@ class Outcome(NamedTuple):
         worker: name of the worker; "" where there was none.
         at_us: Redis' clock.
         deliveries: how often it was handed out so far.
-        detail: facts of the event: ``error``, ``runtime_ms``, ``blocked_by`` (skipped), ``retry`` (RAN_RETRY: countdown_us or
-            eta_us, args, kwargs as texts, max_retries).
+        detail: facts of the event: ``error``, ``runtime_ms``, ``blocked_by`` (skipped, superseded: by which), ``unknown``
+            (superseded, but it may have run: rule 12), ``retry`` (RAN_RETRY: countdown_us or eta_us, args, kwargs as
+            texts, max_retries).
     """
 
     entry_id: str

@@ -41,8 +41,10 @@ LANE_KEYS = (
     KeyPattern("lease", "zset", "execution id -> end of its lease (µs)", WITH_LAST, True),
     KeyPattern("x:<execution id>", "string",
                "marker, running record or tombstone of an execution, a MessagePack map: state, ver, job, tenant, pool, "
-               "prio, exp, lock, entry, since, token, given (deliveries), reaps, worker, front, begun, lost, retry, "
-               "payload, out", "a tombstone 60 s after its outcome was acknowledged; a dropped marker after 8 days", True),
+               "prio, exp, entry, since, token, given (deliveries), reaps, worker, front, begun, lost, retry, "
+               "payload, out; lock and group (what it needs), at (where it waits), ends (it is in ends), stop (when its "
+               "grant is withdrawn), by (for whom), unk (it may have run in a lost generation)",
+               "a tombstone 60 s after its outcome was acknowledged; a dropped marker after 8 days", True),
     KeyPattern("s:<pool>:<tenant>:<prio>", "stream",
                "entries (e execution id, p payload) until settled; no consumer group", "deleted with its last entry", True),
     KeyPattern("front:<pool>:<tenant>", "list", "execution ids given back or reaped; drawn before the streams", WITH_LAST,
@@ -59,8 +61,14 @@ LANE_KEYS = (
                True),
     KeyPattern("run:<tenant>", "set", "execution ids that hold a slot", WITH_LAST, True),
     KeyPattern("own:<worker>", "set", "execution ids that the worker holds", WITH_LAST, True),
-    KeyPattern("lock:<job>", "string", "execution id that is active under forbid", "deleted when freed", True),
-    KeyPattern("lockwait:<job>", "list", "execution ids that wait for the lock, oldest first", WITH_LAST, True),
+    KeyPattern("lock:<name>", "string",
+               "execution id that is active: of a job (<job>, under forbid and replace), of its backfills (<job>:b), of an "
+               "exclusion group (@<tenant>:<group>)", "deleted when freed", True),
+    KeyPattern("lockwait:<name>", "list", "execution ids that wait for the lock, oldest first", WITH_LAST, True),
+    KeyPattern("stop", "zset", "running execution that was told to make room -> when its grant is withdrawn (µs)",
+               WITH_LAST, True),
+    KeyPattern("ends", "zset", "execution that waits for a lock, or is in the way of one -> its expiry (µs)",
+               WITH_LAST, True),
     KeyPattern("void:<job>", "string", "least version of the job that may be published or drawn",
                "8 days after the last void, a day longer than any copy is trusted", False),
     KeyPattern("tenant:<tenant>", "hash", "weight, max_running, paused, changed (µs)",

@@ -15,6 +15,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.overlap import way_of
 from chrono_beat.core.records import (
     ALREADY,
     EARLY,
@@ -31,6 +32,7 @@ from chrono_beat.core.records import (
     PublishResult,
     Reaped,
     Settlement,
+    Stop,
     TenantLimits,
     WorkerReport,
 )
@@ -134,6 +136,7 @@ class RedisQueueStore:
     def __init__(self, url_or_client: Any, config: Config | None = None) -> None:
         self.config = config or Config()
         self.keys = Keys(self.config.key_prefix)
+        self._grace_us = round(self.config.replace_grace * 1_000_000)
         self._connection = Connection(url_or_client)
         self._seen_dispatch = b"0"
 
@@ -194,12 +197,14 @@ class RedisQueueStore:
         self, lane: int, generation: int, valid_until_us: int, items: Sequence[PublishItem],
     ) -> PublishResult:
         flat: list[Any] = []
-        for id_, job, tenant, version, attempt, _, pool, priority, due, expires, concurrency, payload in items:
-            flat += (id_, job, tenant, version, attempt, pool, priority, due, "" if expires is None else expires,
-                     "a" if concurrency == "allow" else "f", payload)
-        reply = self._run("publish", lane, generation, valid_until_us, *flat)
-        words = [_REPLIES[letter] for letter in reply[2].decode()] if len(reply) > 2 else []
-        return PublishResult(reply[0].decode(), words, reply[1])
+        for id_, job, tenant, version, attempt, kind, pool, priority, due, expires, concurrency, payload, group in items:
+            flat += (id_, job, tenant, version, group, pool, priority, due, "" if expires is None else expires,
+                     way_of(concurrency, kind, attempt), payload)
+        reply = self._run("publish", lane, generation, valid_until_us, self._grace_us, *flat)
+        if len(reply) < 3:
+            return PublishResult(reply[0].decode(), [], reply[1])
+        stops = [Stop(*(part.decode() for part in reply[i:i + 3])) for i in range(3, len(reply), 3)]
+        return PublishResult("", [_REPLIES[letter] for letter in reply[2].decode()], reply[1], stops)
 
     def void(self, lane: int, job_id: str, version: int) -> None:
         self._run("void", lane, job_id, version, VOID_TTL_MS)
@@ -219,6 +224,12 @@ class RedisQueueStore:
         return [
             Reaped(*(flat[i + k].decode() for k in range(4)), reaps=int(flat[i + 4]), capped=flat[i + 5] == 1)
             for i in range(0, len(flat), 6)
+        ]
+
+    def tend_locks(self, lane: int, limit: int) -> list[Stop]:
+        flat = self._run("tend_locks", lane, limit)
+        return [
+            Stop(*(flat[i + k].decode() for k in range(3)), withdrawn=flat[i + 3] == 1) for i in range(0, len(flat), 4)
         ]
 
     def read_outcomes(self, lane: int, reader: str, reader_lease_us: int, limit: int) -> list[Outcome] | None:

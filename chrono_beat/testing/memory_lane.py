@@ -12,45 +12,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chrono_beat.core.fairness import DEFAULT_MAX_RUNNING, DEFAULT_WEIGHT, FairLine
-from chrono_beat.core.records import RAN_LOST, RAN_RETRY, Outcome, PublishItem, TenantLimits
+from chrono_beat.core.overlap import locks_of, way_of
+from chrono_beat.core.records import (
+    RAN_LOST,
+    RAN_OK,
+    RAN_RETRY,
+    RAN_SUPERSEDED,
+    Outcome,
+    PublishItem,
+    Stop,
+    TenantLimits,
+)
+from chrono_beat.testing.memory_copies import DECIDED, DROPPED, QUEUED, RUNNING, SETTLED, WAITING, Copy
+from chrono_beat.testing.memory_locks import Locks
+
+__all__ = ["DECIDED", "DROPPED", "QUEUED", "RUNNING", "SETTLED", "WAITING", "Copy", "Lane"]
 
 TOMBSTONE_US = 60_000_000
 DAY_US = 86_400_000_000
 MAX_COPY_AGE_US = 7 * DAY_US
 VOID_TTL_US = 8 * DAY_US
 
-QUEUED, RUNNING, WAITING, SETTLED, DECIDED, DROPPED = "q", "r", "w", "s", "x", "v"
-
-
 @dataclass
-class Copy:
-    """Marker, running record or tombstone of one execution."""
-
-    id: str
-    state: str
-    version: int
-    job: str
-    tenant: str
-    pool: str = ""
-    priority: int = 0
-    expires_us: int | None = None
-    payload: bytes = b""
-    since_us: int = 0
-    locks: bool = False
-    front: bool = False
-    token: str = ""
-    given: int = 0
-    reaps: int = 0
-    worker: str = ""
-    begun: str = ""
-    lost: str = ""
-    retry: Mapping[str, Any] | None = None
-    outcome: str = ""
-    goes_us: int | None = None
-
-
-@dataclass
-class Lane:
+class Lane(Locks):
     """What Redis keeps of one lane. Its methods are called under the store's lock, with the time as ``now``."""
 
     number: int
@@ -69,6 +53,8 @@ class Lane:
     owned: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     locks: dict[str, str] = field(default_factory=dict)
     waiters: dict[str, deque[str]] = field(default_factory=lambda: defaultdict(deque))
+    stops: set[str] = field(default_factory=set)
+    ends: dict[str, int] = field(default_factory=dict)
     voids: dict[str, tuple[int, int]] = field(default_factory=dict)
     limits: dict[str, TenantLimits] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -112,8 +98,9 @@ class Lane:
                 queues[key] = deque(c for c in queues[key] if c is not copy)
                 if not queues[key]:
                     del queues[key]
-        if copy.id in self.waiters.get(copy.job, ()):
-            self.waiters[copy.job].remove(copy.id)
+        self.ends.pop(copy.id, None)
+        if copy.waits_at:
+            self.stand_no_more(copy)
 
     def append(
         self, event: str, copy: Copy, detail: Mapping[str, Any] | None = None, version: int | None = None,
@@ -172,51 +159,36 @@ class Lane:
         """Drop a copy without an outcome; where it was granted once, the marker stays for the last grant (rule 14)."""
         self.remove_entry(copy)
         if copy.token:
-            copy.state, copy.front, copy.locks, copy.payload = DROPPED, False, False, b""
+            copy.state, copy.front, copy.locks, copy.payload = DROPPED, False, (), b""
             copy.goes_us = self.now + VOID_TTL_US
         else:
             del self.copies[copy.id]
 
-    def conclude(self, copy: Copy, event: str) -> None:
+    def conclude(self, copy: Copy, event: str, detail: Mapping[str, Any] | None = None) -> None:
         """End a copy that no worker holds. One whose body has begun did not expire: it is lost."""
-        detail = {}
         if event == "expired" and copy.begun:
             event, detail = RAN_LOST, {"expired": True}
         self.remove_entry(copy)
         self.tombstone(copy, DECIDED, self.append(event, copy, detail))
 
-    def unlock(self, copy: Copy, locks: bool) -> None:
-        """Rule 13: hand the lock to the first waiter that may still run, or free it."""
-        if not locks or self.locks.get(copy.job) != copy.id:
-            return
-        queue = self.waiters[copy.job]
-        while queue:
-            waiter = self.copies.get(queue.popleft())
-            if waiter is None or waiter.state != WAITING:
-                continue
-            if self.is_voided(waiter):
-                self.forget(waiter)
-            elif self.is_expired(waiter):
-                self.conclude(waiter, "expired")
-            else:
-                self.locks[copy.job], waiter.locks = waiter.id, True
-                self.add_entry(waiter)
-                break
-        else:
-            del self.locks[copy.job]
-        if not queue:
-            del self.waiters[copy.job]
+    def supersede(self, copy: Copy, by: str) -> None:
+        """End a copy whose place another one takes; its last grant has been withdrawn (invariant 6)."""
+        if copy.state == RUNNING:
+            self.release_grant(copy)
+        self.stops.discard(copy.id)
+        self.conclude(copy, RAN_SUPERSEDED, {"blocked_by": by, **({"unknown": True} if copy.unknown else {})})
+        self.copies[copy.id].lost = copy.token
 
     def drop_voided(self, copy: Copy) -> None:
-        """Rule 9: whoever drops a voided copy frees its lock."""
+        """Rule 9: whoever drops a voided copy frees its locks."""
         locks = copy.locks
         self.forget(copy)
-        self.unlock(copy, locks)
+        self.unlock(copy.id, locks)
 
     def expire(self, copy: Copy) -> None:
-        """End a queued copy past its expiry, and free its lock."""
+        """End a waiting copy past its expiry, and free its locks."""
         self.conclude(copy, "expired")
-        self.unlock(copy, copy.locks)
+        self.unlock(copy.id, copy.locks)
 
     def requeue(self, copy: Copy) -> None:
         """Put a delivery back, at the front of its tenant. The lock stays with it."""
@@ -230,22 +202,35 @@ class Lane:
         copy.given -= 1
         copy.begun = "" if copy.begun == copy.token else copy.begun
         copy.token = ""
-        self.requeue(copy)
+        if copy.stop_us is None:
+            self.requeue(copy)
+        else:
+            self.supersede(copy, copy.stop_for)
+            self.unlock(copy.id, copy.locks)
 
     def finish(self, copy: Copy, result: str, detail: Mapping[str, Any]) -> None:
-        """End a delivery with its outcome."""
+        """End a delivery with its outcome; one that was told to make room is not tried again."""
         if copy.state == RUNNING:
             self.release_grant(copy)
+        self.stops.discard(copy.id)
+        if copy.stop_us is not None and result != RAN_OK:
+            result = RAN_SUPERSEDED
+        if result == RAN_SUPERSEDED and copy.stop_for:
+            detail = {**detail, "blocked_by": copy.stop_for}
         self.remove_entry(copy)
         if result == RAN_RETRY and copy.retry is not None:
             detail = {**detail, "retry": copy.retry}
         self.tombstone(copy, SETTLED, self.append(result, copy, detail))
-        self.unlock(copy, copy.locks)
+        self.unlock(copy.id, copy.locks)
 
     def reap(self, copy: Copy, cap: int) -> tuple[int, bool]:
         """Requeue a lost delivery, at most *cap* times (invariant 6); (0, False) where its body asked for a retry."""
         if copy.retry is not None:
             self.finish(copy, RAN_RETRY, {})
+            return 0, False
+        if copy.stop_us is not None:
+            self.supersede(copy, copy.stop_for)
+            self.unlock(copy.id, copy.locks)
             return 0, False
         copy.reaps += 1
         if copy.reaps <= cap:
@@ -253,7 +238,7 @@ class Lane:
             return copy.reaps, False
         self.release_grant(copy)
         self.conclude(copy, "reap_cap")
-        self.unlock(copy, copy.locks)
+        self.unlock(copy.id, copy.locks)
         return copy.reaps, True
 
     # -- draw -------------------------------------------------------------------------------------------------------
@@ -302,17 +287,7 @@ class Lane:
             return True
         return copy.state != DROPPED and copy.version >= version
 
-    def holder_after(self, job: str) -> str | None:
-        """Return who still holds the lock, after a holder that stands in nobody's way has been taken out of it."""
-        holder = self.copies.get(self.locks.get(job, ""))
-        if holder is not None and holder.state == QUEUED:
-            if self.is_voided(holder):
-                self.drop_voided(holder)                               # rule 9
-            elif self.is_expired(holder):
-                self.expire(holder)
-        return self.locks.get(job)
-
-    def publish(self, item: PublishItem) -> str:
+    def publish(self, item: PublishItem, grace_us: int, stops: list[Stop]) -> str:
         """Publish one item; returns the letter of its reply, as in ``publish.lua``."""
         if item.due_us > self.now:
             return "e"                                                 # invariant 1
@@ -321,26 +296,25 @@ class Lane:
             return "a"
         if item.version < self.voids.get(item.job_id, (0, 0))[0]:
             return "v"
+        way = way_of(item.concurrency, item.kind, item.attempt)
         copy = Copy(item.execution_id, QUEUED, item.version, item.job_id, item.tenant, item.pool, item.priority,
-                    item.expires_us, item.payload, self.now)
+                    item.expires_us, item.payload, self.now, unknown=item.due_us < self.unknown_before,
+                    locks=locks_of(way, item.job_id, item.tenant, item.group))
         if old is not None:
-            copy.token, copy.given, copy.reaps, copy.begun, copy.lost, copy.worker = (
-                old.token, old.given, old.reaps, old.begun, old.lost, old.worker)
-            self.remove_entry(old)
-            del self.copies[old.id]
-        if item.concurrency != "allow":
-            holder = self.holder_after(item.job_id)
-            if holder not in (None, copy.id):
-                if item.attempt == 1 and item.due_us >= self.unknown_before:
-                    # Rule 11: decided once. Rule 12: what may have run in a lost generation waits instead.
-                    self.tombstone(copy, DECIDED, self.append("skipped", copy, {"blocked_by": holder}))
-                    return "s"
-                copy.state = WAITING
-                self.copies[copy.id] = copy
-                self.waiters[copy.job].append(copy.id)
-                return "w"
-            self.locks[copy.job] = copy.id
-        copy.locks = self.locks.get(copy.job) == copy.id
+            self.replace(old, copy)
+        letter = self.take_locks_or(copy, way, grace_us, stops)
+        if letter == "s":
+            return letter
         self.copies[copy.id] = copy
-        self.add_entry(copy)
-        return "p"
+        if not letter:
+            self.add_entry(copy)
+        return letter or "p"
+
+    def replace(self, old: Copy, copy: Copy) -> None:
+        """Take an older copy of the same execution away; what is known of its deliveries, and its locks, go over."""
+        copy.token, copy.given, copy.reaps, copy.begun, copy.lost, copy.worker = (
+            old.token, old.given, old.reaps, old.begun, old.lost, old.worker)
+        self.remove_entry(old)
+        del self.copies[old.id]
+        if list(old.locks) != list(copy.locks):
+            self.unlock(old.id, old.locks)

@@ -36,6 +36,7 @@ from chrono_beat.core.records import (
     PublishResult,
     Reaped,
     Settlement,
+    Stop,
     TenantLimits,
     WorkerReport,
 )
@@ -68,6 +69,7 @@ class MemoryQueueStore:
         self.unavailable = False
         self.repl = "memory-1"
         self.reap_cap = (config or Config()).reap_cap
+        self._grace_us = round((config or Config()).replace_grace * 1_000_000)
         self._clock = clock
         self._lock = threading.RLock()
         self.flush()
@@ -128,7 +130,9 @@ class MemoryQueueStore:
                 return PublishResult("quarantine", [], it.now)                 # rule 5
             if it.now > valid_until_us:
                 return PublishResult("deadline", [], it.now)                   # rule 3
-            return PublishResult("", [_REPLIES[it.publish(item)] for item in items], it.now)
+            stops: list[Stop] = []
+            letters = [it.publish(item, self._grace_us, stops) for item in items]
+            return PublishResult("", [_REPLIES[letter] for letter in letters], it.now, stops)
 
     def void(self, lane: int, job_id: str, version: int) -> None:
         with self._in(lane) as it:
@@ -150,7 +154,7 @@ class MemoryQueueStore:
             outcome = it.append("voided", copy, version=version)
             it.remove_entry(copy)
             it.tombstone(copy, memory_lane.DECIDED, outcome)
-            it.unlock(copy, copy.locks)                                        # rule 9
+            it.unlock(copy.id, copy.locks)                                      # rule 9
             return "ended"
 
     def set_tenants(self, lane: int, limits: Sequence[TenantLimits]) -> None:
@@ -174,6 +178,10 @@ class MemoryQueueStore:
                 if reaps:
                     found.append(Reaped(id_, job, tenant, worker, reaps, capped))
             return found
+
+    def tend_locks(self, lane: int, limit: int) -> list[Stop]:
+        with self._in(lane) as it:
+            return it.tend(limit) if it.generation is not None else []
 
     def read_outcomes(self, lane: int, reader: str, reader_lease_us: int, limit: int) -> list[Outcome] | None:
         with self._in(lane) as it:

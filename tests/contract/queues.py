@@ -119,7 +119,8 @@ class MemoryBench(Bench):
     def leftovers(self) -> list[str]:
         self.store.lane_state(LANE)
         lane = self.store.lanes[LANE]
-        places = ("copies", "streams", "fronts", "leases", "running", "owned", "locks", "waiters")
+        places = ("copies", "streams", "fronts", "leases", "running", "owned", "locks", "waiters", "stops",
+                  "ends")
         left = [f"{place}:{key}" for place in places for key in getattr(lane, place)]
         for pool, line in lane.lines.items():
             left += [f"{pool}:{tenant}" for tenant in (*line.ready, *line.capped)]

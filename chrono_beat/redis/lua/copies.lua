@@ -1,7 +1,6 @@
 -- Included: the record of an execution (x:<execution id>, a MessagePack map) and its entry in a stream.
 --
--- state: q queued (an entry waits in a stream or in the front list), r running (granted), w waiting in the lock's
--- queue;
+-- state: q queued (an entry waits in a stream or in the front list), r running (granted), w waiting for a lock;
 -- tombstones: s settled, x decided without a run (skipped, expired, voided, reap cap); v dropped because it was
 -- voided, but its last grant may still settle.
 -- include: cells

@@ -28,10 +28,7 @@ local ver = x.ver
 x.ver = version
 local outcome = append('voided', id, x)
 x.ver = ver
-remove_entry(id, x)
-if x.state == 'w' then
-  redis.call('LREM', base .. 'lockwait:' .. job, 0, id)
-end
+withdraw(id, x)
 tombstone(id, x, 'x', outcome)
 unlock(id, x)                                         -- rule 9
 write_all()

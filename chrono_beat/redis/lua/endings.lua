@@ -1,62 +1,5 @@
 -- Included: all ways in which a copy ends, goes back to its queue, or passes its lock on.
--- include: ready
-
--- A copy that must not run any more goes, without an outcome: only the audit ends its row. Where it was granted once,
--- the marker stays, since the last grant may still settle (rule 14).
-local function forget(id, x)
-  remove_entry(id, x)
-  if not x.token then
-    erase(id)
-    return
-  end
-  local marker = {state = 'v'}
-  for _, field in ipairs({'ver', 'job', 'tenant', 'token', 'given', 'reaps', 'worker', 'begun', 'lost', 'retry'}) do
-    marker[field] = x[field]
-  end
-  save(id, marker)
-  expire_after(X .. id, DROPPED_TTL_MS)
-end
-
--- End a copy that no worker holds, with an outcome. One whose body has begun on an earlier delivery did not expire:
--- it is lost.
-local function conclude(id, x, event, detail)
-  if event == 'expired' and x.begun then
-    event, detail = 'lost', '{"expired": true}'
-  end
-  remove_entry(id, x)
-  tombstone(id, x, 'x', append(event, id, x, detail))
-end
-
--- Rule 13: the first waiter that may still run gets the lock, and its place in its stream, in the script that frees
--- the lock.
-local function unlock(id, x)
-  local lock = LOCK .. x.job
-  if not x.lock or get(lock) ~= id then
-    return
-  end
-  while true do                                        -- ends: every turn takes one from the list
-    local waiter = redis.call('LPOP', base .. 'lockwait:' .. x.job)
-    if not waiter then
-      put(lock, false)
-      return
-    end
-    local w = load(waiter)
-    if w and w.state == 'w' then
-      if voided(w) then
-        forget(waiter, w)
-      elseif expired(w) then
-        conclude(waiter, w, 'expired')
-      else
-        local payload = w.payload
-        w.state, w.lock, w.payload = 'q', true, nil
-        add_entry(waiter, w, payload)
-        save(waiter, w)
-        put(lock, waiter)
-        return
-      end
-    end
-  end
-end
+-- include: locks
 
 -- Rule 9: whoever drops a voided copy frees its lock in the same script.
 local function drop_voided(id, x)
@@ -85,25 +28,39 @@ local function give_back(id, x)
     x.begun = nil
   end
   x.token = nil
-  requeue(id, x)
+  if x.stop then
+    supersede(id, x)
+    unlock(id, x)
+  else
+    requeue(id, x)
+  end
 end
 
--- End a delivery with its outcome (rule 2: a tombstone takes the marker's place).
+-- End a delivery with its outcome (rule 2: a tombstone takes the marker's place). One that was told to make room for
+-- another has either succeeded or been superseded: it is not tried again.
 local function finish(id, x, result, detail)
   if x.state == 'r' then
     release_grant(id, x)
   end
-  remove_entry(id, x)
-  tombstone(id, x, 's', append(result, id, x, detail))
+  if x.stop then
+    redis.call('ZREM', base .. 'stop', id)
+    result = result == 'succeeded' and result or 'superseded'
+  end
+  withdraw(id, x)
+  tombstone(id, x, 's', append(result, id, x, detail, result == 'superseded' and x.by))
   unlock(id, x)
 end
 
 -- A worker is lost: back to the front, at most *cap* times (invariant 6). Where the body had already asked for a
--- retry, that is how it ended. Returns the number of reaps so far and whether that was too often; 0 where a retry was
--- found.
+-- retry, that is how it ended; one that was told to make room ends here. Returns the number of reaps so far and whether
+-- that was too often; 0 where it has ended otherwise.
 local function reap(id, x, cap)
   if x.retry then
     finish(id, x, 'retry')
+    return 0, false
+  elseif x.stop then
+    supersede(id, x)
+    unlock(id, x)
     return 0, false
   end
   x.reaps = (x.reaps or 0) + 1

@@ -19,8 +19,8 @@ local function fetch_all()
   fetch(keys)
   for i = 2, #ARGV, 4 do
     local x = load(ARGV[i])
-    if x and x.lock then
-      locks[#locks + 1] = LOCK .. x.job
+    for _, lock in ipairs(x and locks_of(x) or {}) do
+      locks[#locks + 1] = lock
     end
   end
   fetch(locks)
