@@ -57,6 +57,7 @@ EVENTS: dict[str, Event] = {
     "publish_early": _event(_WARNING, "lane count", "Redis' clock had not reached the due time; tried again"),
     "dropped": _event(_INFO, "lane why count", "executions that left memory unpublished; their rows stay"),
     "marks_dropped": _event(_WARNING, "count", "rows that stay in state scheduled though they are published"),
+    "stop_told": _event(_DEBUG, "lane stops", "running executions whose workers were told to make room (replace)"),
     # dispatcher: clocks and lanes
     "clock_skew": _event(_DEBUG, "of skew_us", "by how much the host's wall clock is ahead of a server's"),
     "clock_stepped": _event(_WARNING, "of", "a server's clock was set, or the host stood still"),
@@ -68,6 +69,8 @@ EVENTS: dict[str, Event] = {
     "outcome_unknown": _event(_ERROR, "lane outcome", "one that cannot be recorded; it is logged and let go"),
     "set_aside": _event(_WARNING, "lane what why", "something in Redis that is not ours or cannot be read was let go"),
     "reaped": _event(_WARNING, "lane reaped", "leases that had run out: handed out again, or dead-lettered"),
+    "withdrawn": _event(_WARNING, "lane stops", "told to make room and still running after the grace: lease taken away"),
+    "skipped_in_a_row": _event(_WARNING, "lane job_id tenant count blocked_by", "so many occurrences found one active"),
     "voided": _event(_INFO, "lane execution_id answer", "a row of an old plan was brought to its end"),
     "kept": _event(_INFO, "removed", "finished executions past retention that were removed"),
 }

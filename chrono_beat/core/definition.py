@@ -29,6 +29,7 @@ GAPS_COMPARED = 32
 DAY = 86_400.0
 YEAR = 366 * DAY
 
+_STRIPPED = ("name", "task", "tenant", "pool", "exclusion_group")
 _KEY_SCOPES = ("occurrence", "attempt")
 _EXPRESSION_PARTS = frozenset({
     "expression", "minute", "hour", "day-of-month", "month", "day-of-week", "period", "at", "kind",
@@ -58,8 +59,10 @@ class JobDefinition:
         soft_limit: seconds until the task is told to stop; None for never.
         max_duration: seconds until a run is ended; None for never.
         expires_after: seconds after its first due time within which an occurrence may start; None for ever.
-        concurrency: "forbid" or "allow": what happens to an occurrence whose predecessor is still active.
-        exclusion_group: jobs of a group never run at the same time; not available yet.
+        concurrency: "forbid", "allow" or "replace": what happens to an occurrence whose predecessor is still active: it is
+            skipped, runs beside it, or takes its place.
+        exclusion_group: a name; executions of a tenant's jobs with the same one never run at the same time, they wait for
+            each other in order. "" for none.
         misfire: "skip", "latest" or "all": what happens to occurrences that nobody was there to fire.
         misfire_cap: how many missed occurrences "all" runs at most; None for the default.
         grace: seconds by which an occurrence may be late before the misfire policy judges it; None for the default.
@@ -277,7 +280,7 @@ def _check_words(
         "tenant": checks.wrong_tenant,
         "pool": lambda pool: checks.wrong_pool(pool, config.default_pool),
         "concurrency": checks.wrong_concurrency,
-        "exclusion_group": lambda group: "exclusion groups are not available yet; leave it empty" if group else None,
+        "exclusion_group": checks.wrong_group,
         "misfire": lambda word: checks.not_one_of(word, MISFIRE_POLICIES),
         "idempotent": lambda word: checks.not_one_of(word, IDEMPOTENT),
         "key_scope": lambda word: checks.not_one_of(word, _KEY_SCOPES),
@@ -288,7 +291,7 @@ def _check_words(
         if not isinstance(value, str):
             problems.append(Problem(name, f"must be a text, not {checks.kind_of(value)}"))
             continue
-        value = values[name] = value.strip() if name in ("name", "task", "tenant", "pool") else value
+        value = values[name] = value.strip() if name in _STRIPPED else value
         wrong = checks.unstorable(value) or check(value)
         if wrong:
             problems.append(Problem(name, wrong))

@@ -18,7 +18,7 @@ from typing import Any
 from chrono_beat.core import payload
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import ChronoError
-from chrono_beat.core.field_checks import wrong_task
+from chrono_beat.core.field_checks import wrong_group, wrong_task
 from chrono_beat.core.ids import from_us, occurrence_key
 from chrono_beat.core.records import CONCURRENCY_POLICIES, Content
 
@@ -45,7 +45,7 @@ MAX_INSTANTS = 4_096
 LONGEST_SECONDS = 366 * 86_400.0
 
 _KEY_SCOPES = ("occurrence", "attempt")
-_AFTER_ARGUMENTS = Content._fields.index("headers")
+_HEADERS, _GROUP = Content._fields.index("headers"), Content._fields.index("exclusion_group")
 
 
 class InvalidContent(ChronoError, ValueError):
@@ -68,8 +68,7 @@ class _Shape:
 
     def __init__(self, content: Content, pool: str, config: Config) -> None:
         _check(content, config)
-        # "replace" is accepted nowhere yet. Where it stands all the same, not to run beside the first is the safe way.
-        self.concurrency = "allow" if content.concurrency == "allow" else "forbid"
+        self.concurrency = content.concurrency
         self.by_attempt = content.key_scope == "attempt"
         routed = encode_basestring(pool)
         hard, soft = _seconds(content.max_duration_seconds), _seconds(content.soft_limit_seconds)
@@ -109,6 +108,8 @@ class Template:
             shape = _Shape(content, pool, config)
         args, kwargs = content.args, content.kwargs
         _check_arguments(args, kwargs, config.max_payload)
+        if wrong := wrong_group(content.exclusion_group):
+            raise InvalidContent(f"exclusion_group: {wrong}")
         self.content = content
         self.pool = pool
         self.priority = content.priority
@@ -182,7 +183,7 @@ class Templates:
 
     def _make(self, content: Content) -> Template:
         pool = content.pool or self._config.default_pool
-        key = (content.task, *content[_AFTER_ARGUMENTS:])
+        key = (content.task, *content[_HEADERS:_GROUP])
         shape = self._shapes.get(key)
         if shape is None:
             shape = _Shape(content, pool, self._config)

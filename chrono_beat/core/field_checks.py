@@ -16,6 +16,7 @@ from chrono_beat.core.records import CONCURRENCY_POLICIES
 MAX_NAME_CHARACTERS = 200
 MAX_TASK_CHARACTERS = 255
 MAX_NOTE_CHARACTERS = 2_000
+MAX_GROUP_CHARACTERS = 100
 SHOWN_CHARACTERS = 60
 
 _TASK = re.compile(r"[A-Za-z_][\w\-]*(?:[.:/][\w\-]+)*", re.ASCII)
@@ -76,9 +77,13 @@ def wrong_pool(pool: str, default: str) -> str | None:
 
 
 def wrong_concurrency(policy: str) -> str | None:
-    if policy == "replace":
-        return '"replace" is not available yet; use "forbid" or "allow"'
-    return not_one_of(policy, tuple(word for word in CONCURRENCY_POLICIES if word != "replace"))
+    return not_one_of(policy, CONCURRENCY_POLICIES)
+
+
+def wrong_group(group: str) -> str | None:
+    if len(group) <= MAX_GROUP_CHARACTERS and group == group.strip() and (not group or group.isprintable()):
+        return None
+    return f"{cut(group)} is not a group: at most {MAX_GROUP_CHARACTERS} printable characters, no blanks around them"
 
 
 def wrong_note(note: str) -> str | None:

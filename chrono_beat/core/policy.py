@@ -304,6 +304,8 @@ def decide_end(
         return None, None, Start(outcome.execution_id, outcome.at_us, outcome.worker, outcome.deliveries)
     if outcome.event in _PLAIN_ENDS:
         state, reason = _PLAIN_ENDS[outcome.event]
+        if outcome.event == RAN_SUPERSEDED and outcome.detail.get("unknown"):
+            state, reason = lifecycle.DEAD, "unknown"          # rule 12: it may have run before Redis' memory was lost
         return _ending(outcome, state, reason, outcome.version), None, None
     if outcome.event not in NEEDS_ROW:
         raise ValueError(f"no such event: {outcome.event[:40]!r}")
@@ -323,12 +325,20 @@ def decide_end(
 def _ending(outcome: Outcome, state: str, reason: str, version: int | None) -> Ending:
     # Rule 11: a decision without a run counts only for the version and the generation that it was made for. What a
     # worker did counts for any open row.
-    conditional = outcome.event in _CONDITIONAL
+    conditional = outcome.event in _CONDITIONAL or (outcome.event == RAN_SUPERSEDED and not outcome.token)
     return Ending(
         outcome.execution_id, state, reason, outcome.at_us, outcome.worker, outcome.deliveries,
-        error_text(outcome.detail), version if conditional else None, outcome.generation if conditional else None,
-        outcome.lane,
+        _in_the_way(outcome) or error_text(outcome.detail), version if conditional else None,
+        outcome.generation if conditional else None, outcome.lane,
     )
+
+
+def _in_the_way(outcome: Outcome) -> str:
+    """Say which other execution a decision about overlap was for; "" for other outcomes."""
+    other = outcome.detail.get("blocked_by")
+    if not other:
+        return ""
+    return f"{other} was active" if outcome.event == "skipped" else f"replaced by {other}"
 
 
 ATTEMPTS_UNTOLD = 4

@@ -33,6 +33,7 @@ from chrono_beat.services.lanes import LaneKeeper, Lanes
 from chrono_beat.services.partitions import Holding, Partitions
 from chrono_beat.services.pending import Entry, Pending
 from chrono_beat.services.service import Service
+from chrono_beat.services.stopper import Stopper
 from chrono_beat.telemetry import emit
 
 logger = logging.getLogger(__name__)
@@ -279,7 +280,7 @@ class Planner(Service):
                 expires_us = row.first_due_us + round(content.expires_after_seconds * 1_000_000)
             item = PublishItem(
                 row.execution_id, row.job_id, content.tenant, row.version, row.attempt, row.kind, made.pool,
-                made.priority, row.due_us, expires_us, made.concurrency, payload,
+                made.priority, row.due_us, expires_us, made.concurrency, payload, content.exclusion_group,
             )
             entries.append(Entry(item, row.partition, epochs[row.partition], lane, generation))
         if entries:
@@ -340,13 +341,15 @@ class Dispatcher:
             wake_firing=lambda: self.firing.wake(),
         )
         self.marker = Marker(store, clock, lambda: self.pending.due_count() >= BUSY_DUE)
+        self.stopper = Stopper(queue, clock)
         self.lane_keeper = LaneKeeper(store, queue, clock, config, self.lanes, self._lanes_changed)
         self.firing = Firing(
             queue, clock, config, pending=self.pending, partitions=self.partitions, lanes=self.lanes,
-            marker=self.marker, ask_lanes=self.lane_keeper.wake, ask_planner=self.planner.wake,
+            marker=self.marker, stopper=self.stopper, ask_lanes=self.lane_keeper.wake, ask_planner=self.planner.wake,
         )
         self.waker = Waker(queue, clock, self.planner.wake)
-        self.services: tuple[Service, ...] = (self.planner, self.firing, self.marker, self.waker, self.lane_keeper)
+        self.services: tuple[Service, ...] = (
+            self.planner, self.firing, self.marker, self.stopper, self.waker, self.lane_keeper)
 
     def _lanes_changed(self) -> None:
         self.planner.wake()

@@ -27,6 +27,7 @@ from chrono_beat.services.lanes import Lanes
 from chrono_beat.services.partitions import Partitions
 from chrono_beat.services.pending import Entry, Pending
 from chrono_beat.services.service import Service
+from chrono_beat.services.stopper import Stopper
 from chrono_beat.telemetry import emit, listening
 
 FIRE_LIMIT = 5_000
@@ -53,13 +54,14 @@ class Firing(Service):
         partitions: what is held, and since when that was confirmed.
         lanes: generations and clocks.
         marker: is told what was published.
+        stopper: is told which running executions are to make room.
         ask_lanes: makes the lanes' keeper look at once.
         ask_planner: makes the planner look at once.
     """
 
     def __init__(
         self, queue: QueueStore, clock: Clock, config: Config, *, pending: Pending, partitions: Partitions,
-        lanes: Lanes, marker: Marker, ask_lanes: Callable[[], object], ask_planner: Callable[[], object],
+        lanes: Lanes, marker: Marker, stopper: Stopper, ask_lanes: Callable[[], object], ask_planner: Callable[[], object],
     ) -> None:
         super().__init__("firing", clock, longest_backoff_us=LONGEST_BACKOFF_US)
         self._queue = queue
@@ -70,6 +72,7 @@ class Firing(Service):
         self._partitions = partitions
         self._lanes = lanes
         self._marker = marker
+        self._stopper = stopper
         self._ask_lanes = ask_lanes
         self._ask_planner = ask_planner
         self._unsure: dict[int, int] = {}         # lane: monotonic µs since when a batch of it has no answer
@@ -151,6 +154,8 @@ class Firing(Service):
             (entry.item.execution_id, at_us) for entry, reply in zip(batch, replies, strict=True)
             if reply not in (SKIPPED, VOIDED, EARLY)
         ])
+        if result.stops:
+            self._stopper.add(lane, result.stops)
         if EARLY in replies:
             early = [entry for entry, reply in zip(batch, replies, strict=True) if reply == EARLY]
             self._pending.add(early, not_before_us=at_us + EARLY_RETRY_US)

@@ -2,6 +2,9 @@
 
 Nobody notices a worker's death; its leases just stop being renewed. A reap is counted, and after a number of them the
 execution is dead-lettered instead (invariant 6). The script is atomic, so any number of reapers may run.
+
+It also does what time asks for at the overlap locks: one that was told to make room (policy replace) is told again at
+each look, and its lease is withdrawn when its grace is over. The instant is kept in Redis, so no crash loses it.
 """
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from chrono_beat.core.config import Config
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.ports import QueueStore
 from chrono_beat.services.service import Service
+from chrono_beat.services.stopper import tell
 from chrono_beat.telemetry import emit
 
 REAP_LIMIT = 500
@@ -39,6 +43,7 @@ class Reaper(Service):
         for lane in range(self._lanes):
             try:
                 reaped = self._queue.reap(lane, self._cap, REAP_LIMIT)
+                self._tend(lane)
             except QueueUnavailable as error:
                 failure = error
                 continue
@@ -48,3 +53,10 @@ class Reaper(Service):
         if failure is not None and not more:
             raise failure
         return 0 if more else self._every_us
+
+    def _tend(self, lane: int) -> None:
+        stops = self._queue.tend_locks(lane, REAP_LIMIT)
+        tell(self._queue, lane, [stop for stop in stops if not stop.withdrawn])
+        withdrawn = [stop for stop in stops if stop.withdrawn]
+        if withdrawn:
+            emit("withdrawn", lane=lane, stops=withdrawn)

@@ -19,6 +19,7 @@ from chrono_beat.core.policy import NEEDS_ROW, decide_end
 from chrono_beat.core.records import ALIEN, UNREADABLE, Ending, NewAttempt, OpenExecution, Outcome, Start
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.service import Service
+from chrono_beat.services.streaks import Streaks
 from chrono_beat.telemetry import emit
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Recorder(Service):
         self._reader = reader
         self._chance = chance
         self._wait_us = SHORTEST_WAIT_US
+        self._streaks = Streaks()
 
     def step(self, now_us: int) -> int:
         """Record one batch of each lane."""
@@ -66,6 +68,7 @@ class Recorder(Service):
                 if outcomes:
                     self._record(lane, outcomes)
                     self._queue.acknowledge(lane, outcomes)
+                    self._streaks.see(outcomes)
                     most = max(most, len(outcomes))
             except QueueUnavailable as error:
                 failure = error

@@ -114,6 +114,7 @@ class MemoryJobStore(MemoryPartitions):
             row.kwargs if row and row.kwargs is not None else job.kwargs,
             job.headers, job.pool or (tenant.pool if tenant else ""), job.priority, job.soft_limit_seconds,
             job.max_duration_seconds, job.expires_after_seconds, job.concurrency, job.key_scope,
+            job.exclusion_group,
         )
 
     def claim(self, member: str, claims: Sequence[Claim]) -> list[ScheduledExecution]:

@@ -173,7 +173,7 @@ class Locks:
                 self.supersede(copy, copy.stop_for)
                 self.unlock(id_, copy.locks)
         for _, id_ in sorted((until, id_) for id_, until in self.ends.items() if until <= self.now)[:limit]:
-            del self.ends[id_]
+            self.ends.pop(id_, None)
             waiter = self.copies.get(id_)
             if waiter is None or waiter.state not in (QUEUED, WAITING):
                 continue

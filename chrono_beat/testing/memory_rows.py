@@ -50,6 +50,7 @@ class MemoryJob:
     expires_after_seconds: float | None = None
     concurrency: str = "forbid"
     key_scope: str = "occurrence"
+    exclusion_group: str = ""
     retry: RetryPolicy = RetryPolicy(1, False, 30.0, 2.0, 3600.0, 0.2)
     paused: bool = False
     version: int = 1

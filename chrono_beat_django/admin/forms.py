@@ -61,9 +61,10 @@ class JobForm(forms.ModelForm):
     max_duration_seconds = fields.number("Max duration", "Seconds until a run is ended; empty: never.")
     expires_after_seconds = fields.number("Expires after", f"Time in which it may still start. {_SECONDS_OR_NEVER}")
     concurrency = fields.choice(
-        "Concurrency", [word for word in CONCURRENCY_POLICIES if word != "replace"],
-        "What happens to an occurrence whose predecessor is still active.")
-    exclusion_group = fields.line("Exclusion group")
+        "Concurrency", CONCURRENCY_POLICIES,
+        "An occurrence whose predecessor is still active is skipped (forbid), runs beside it (allow), or takes its place "
+        "(replace).")
+    exclusion_group = fields.line("Exclusion group", "Jobs of the tenant with the same word never run at the same time.")
     misfire = fields.choice("Misfire", MISFIRE_POLICIES, "What happens to occurrences that nobody was there to fire.")
     misfire_cap = fields.number("Misfire cap", "Missed occurrences that “all” runs at most; empty: the default.")
     grace_seconds = fields.number("Grace", "Seconds it may be late before it is a misfire; empty: the default.")

@@ -155,8 +155,8 @@ class JobPage(JobActions):
         (None, {"fields": ("tenant", "name", "task", "args", "kwargs", "paused", "note")}),
         ("Schedule", {"fields": ("schedule_kind", "expression", "timezone", "start_at", "end_at", "anchor_at",
                                  "spread_seconds")}),
-        ("Policies", {"fields": ("concurrency", "misfire", "misfire_cap", "grace_seconds", "expires_after_seconds",
-                                 "soft_limit_seconds", "max_duration_seconds")}),
+        ("Policies", {"fields": ("concurrency", "exclusion_group", "misfire", "misfire_cap", "grace_seconds",
+                                 "expires_after_seconds", "soft_limit_seconds", "max_duration_seconds")}),
         ("Retries", {"fields": ("idempotent", "max_attempts", "retry_base_seconds", "retry_factor",
                                 "retry_maximum_seconds", "retry_jitter", "key_scope")}),
         ("Delivery", {"fields": ("pool", "priority", "headers")}),
@@ -169,7 +169,7 @@ class JobPage(JobActions):
     readonly_fields = ("state", "next_run", "next_runs", "links", "id", "version", "source", "created", "changed",
                        "partition")
     # What the validator refuses for now: there to be emptied where it came into the table all the same.
-    unavailable = ("exclusion_group", "max_occurrences")
+    unavailable = ("max_occurrences",)
     # What somebody who may only look sees in place of the form's instants, which have no zone outside the form.
     seen = {"start_at": "start", "end_at": "end", "anchor_at": "anchor", "expression": "schedule"}
 

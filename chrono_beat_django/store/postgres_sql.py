@@ -74,7 +74,8 @@ def held_parameters(epochs: Mapping[int, int]) -> tuple[str, str]:
 
 # The content of a job, as a ScheduledExecution and a DueJob carry it; j is the job, t its tenant.
 CONTENT = """j.tenant, j.name, j.task, {args}, {kwargs}, j.headers, COALESCE(NULLIF(j.pool, ''), t.pool, ''),
-    j.priority, j.soft_limit_seconds, j.max_duration_seconds, j.expires_after_seconds, j.concurrency, j.key_scope"""
+    j.priority, j.soft_limit_seconds, j.max_duration_seconds, j.expires_after_seconds, j.concurrency, j.key_scope,
+    j.exclusion_group"""
 
 # Rows by the database's key. The bounds are constants to the planner: it leaves all other days' tables out at once.
 KEY_COLUMNS = {"job_id": "uuid", "scheduled_us": "bigint", "attempt": "int"}

@@ -81,9 +81,10 @@ def listed(values: Iterable[object]) -> str:
 
 # The content of a job, as a ScheduledExecution and a DueJob carry it; j is the job, t its tenant.
 CONTENT = """j.tenant, j.name, j.task, {args}, {kwargs}, j.headers, COALESCE(NULLIF(j.pool, ''), t.pool, ''),
-    j.priority, j.soft_limit_seconds, j.max_duration_seconds, j.expires_after_seconds, j.concurrency, j.key_scope"""
+    j.priority, j.soft_limit_seconds, j.max_duration_seconds, j.expires_after_seconds, j.concurrency, j.key_scope,
+    j.exclusion_group"""
 _NUMBER = (int, float, type(None))
-CONTENT_TYPES = (str, str, str, str, str, str, str, int, _NUMBER, _NUMBER, _NUMBER, str, str)
+CONTENT_TYPES = (str, str, str, str, str, str, str, int, _NUMBER, _NUMBER, _NUMBER, str, str, str)
 
 
 def content(row: tuple) -> Content:

@@ -79,7 +79,8 @@ def test_a_due_job_carries_its_columns_byte_for_byte(bench, store, past):
         "n, \"q\"", tenant="acme", next_run_us=past + 1, schedule_kind="cron", expression="0 9 * * *",
         timezone="Europe/London", start_us=past - 7, end_us=past + MINUTE, anchor_us=past, misfire="all", misfire_cap=7,
         grace_seconds=1.5, args=args, kwargs=kwargs, headers='{"h": 1}', priority=2, soft_limit_seconds=2.5,
-        max_duration_seconds=None, expires_after_seconds=90, concurrency="allow", key_scope="attempt", version=4)
+        max_duration_seconds=None, expires_after_seconds=90, concurrency="allow", key_scope="attempt", version=4,
+        exclusion_group="é g")
 
     job, = due(store)
 
@@ -87,7 +88,7 @@ def test_a_due_job_carries_its_columns_byte_for_byte(bench, store, past):
         job_id, job.partition, past + 1, 4, "cron", "0 9 * * *", "Europe/London", past - 7, past + MINUTE, past, 30,
         "all", 7, 1.5, job.content, False)
     assert tuple(job.content) == (
-        "acme", 'n, "q"', "tests.noop", args, kwargs, '{"h": 1}', "gold", 2, 2.5, None, 90, "allow", "attempt")
+        "acme", 'n, "q"', "tests.noop", args, kwargs, '{"h": 1}', "gold", 2, 2.5, None, 90, "allow", "attempt", "é g")
 
 
 def test_a_jobs_own_pool_and_spread_go_before_its_tenants(bench, store, past):

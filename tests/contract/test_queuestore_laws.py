@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from chrono_beat.core.records import Settlement
-from tests.contract.queues import LANE, LEASE, SECOND, MemoryBench, RedisBench, hold, queue_bench
+from tests.contract.queues import GENERATION, LANE, LEASE, SECOND, MemoryBench, RedisBench, hold, queue_bench
 
 bench = pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])(queue_bench)
 
@@ -26,13 +26,14 @@ small = st.integers(0, 5)
 steps = st.one_of(
     st.tuples(st.just("publish"), st.lists(st.tuples(
         st.sampled_from(JOBS), st.integers(1, 4), st.integers(1, 2), st.integers(1, 3), st.sampled_from((0, 5, 9)),
-        st.sampled_from((None, None, 30, 100)), st.sampled_from(("forbid", "forbid", "allow"))), max_size=8)),
+        st.sampled_from((None, None, 30, 100)), st.sampled_from(("forbid", "forbid", "allow", "replace", "replace")),
+        st.sampled_from(("", "", "g")), st.sampled_from(("schedule", "schedule", "backfill", "replay"))), max_size=8)),
     st.tuples(st.just("draw"), st.sampled_from(WORKERS), st.integers(1, 6)),
     st.tuples(st.just("settle"), small, st.sampled_from(RESULTS)),
     st.tuples(st.just("settle"), small, st.just("succeeded")),
     st.tuples(st.sampled_from(("accept", "give_back", "renew", "store_retry", "settle_old", "republish")), small),
     st.tuples(st.just("pass"), st.sampled_from((1, 20, 61))),
-    st.tuples(st.sampled_from(("reap", "acknowledge", "recover"))),
+    st.tuples(st.sampled_from(("reap", "tend", "acknowledge", "recover"))),
     st.tuples(st.sampled_from(("void", "end_voided")), st.sampled_from(JOBS), st.integers(1, 3)),
     st.tuples(st.just("limit"), st.sampled_from(TENANTS), st.integers(1, 4), st.sampled_from((0, 1, 3, 20)),
               st.booleans()),
@@ -53,16 +54,20 @@ class Course:
 
     def publish(self, wanted):
         items = []
-        for job, number, attempt, version, priority, expires, concurrency in wanted:
+        for job, number, attempt, version, priority, expires, concurrency, group, kind in wanted:
             until = None if expires is None else self.bench.now() // SECOND * SECOND + expires * SECOND + SECOND // 2
             items.append(self.bench.item(
                 job, number, attempt=attempt, version=version, priority=priority, expires_us=until, tenant=job[0],
-                concurrency=concurrency))
+                concurrency=concurrency, group=group, kind=kind))
         self.published += items
-        return self.bench.publish(*items) if items else []
+        return self._sent(*items) if items else []
+
+    def _sent(self, *items):
+        result = self.store.publish(LANE, GENERATION, self.bench.now() + LEASE, items)
+        return list(result.replies), list(result.stops)
 
     def republish(self, index):
-        return self.bench.publish(self.published[index % len(self.published)]) if self.published else []
+        return self._sent(self.published[index % len(self.published)]) if self.published else []
 
     def draw(self, worker, credit):
         drawn = self.bench.draw(credit, worker)
@@ -108,6 +113,9 @@ class Course:
     def reap(self):
         return sorted(self.store.reap(LANE, 2, 100))
 
+    def tend(self):
+        return self.store.tend_locks(LANE, 100)
+
     def acknowledge(self):
         return [o._replace(entry_id="", at_us=0) for o in self.bench.record()]
 
@@ -137,6 +145,7 @@ class Course:
         for _ in range(200):
             self.bench.advance(LEASE + SECOND)
             self.store.reap(LANE, 2, 1000)
+            self.store.tend_locks(LANE, 1000)
             drawn = self.bench.draw(50)
             for delivery in drawn:
                 self.bench.settle(delivery)
@@ -153,10 +162,23 @@ class Course:
         return self.bench.leftovers()
 
 
+def assert_locks_are_true(lane):
+    """Invariant 9: who is active holds each of its locks, alone; who waits has somebody in its way and is in its list."""
+    active = {c.id: c for c in lane.copies.values() if c.state in "qr"}
+    waiting = {c.id: c for c in lane.copies.values() if c.state == "w"}
+    held = [(lock, c.id) for c in active.values() for lock in c.locks]
+    held += [(lock, c.id) for c in waiting.values() for lock in c.locks[:list(c.locks).index(c.waits_at)]]
+    assert Counter(held) == Counter(lane.locks.items())
+    listed = [(lock, id_) for lock, ids in lane.waiters.items() for id_ in ids]
+    assert sorted(listed) == sorted((c.waits_at, c.id) for c in waiting.values())
+    assert {lock for lock, _ in listed} <= lane.locks.keys()
+    assert all(c.state == "r" for c in active.values() if c.stop_us is not None)
+
+
 @pytest.mark.redis
 @settings(LAW, max_examples=60)
 @given(course=st.lists(steps, min_size=10, max_size=60))
-def test_memory_and_redis_see_the_same_in_every_course(redis_url, course):
+def test_inv09_memory_and_redis_see_the_same_in_every_course(redis_url, course):
     on_redis = RedisBench(redis_url)
     both = Course(MemoryBench()), Course(on_redis)
 
@@ -164,6 +186,7 @@ def test_memory_and_redis_see_the_same_in_every_course(redis_url, course):
         for step in course:
             in_memory, in_redis = (one.step(*step) for one in both)
             assert in_memory == in_redis, step
+            assert_locks_are_true(both[0].bench.store.lanes[LANE])
         assert [one.finish() for one in both] == [[], []]
     finally:
         on_redis.close()

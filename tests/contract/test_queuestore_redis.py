@@ -52,6 +52,9 @@ def busy(bench):
     bench.limit("c", paused=True)
     bench.publish(bench.item("c", tenant="c"), bench.item("d"), bench.item("d", number=2, attempt=2))
     bench.draw(20)
+    bench.publish(bench.item("r", concurrency="replace"))
+    bench.draw(20)
+    bench.publish(bench.item("r", number=2, concurrency="replace", group="g", expires_us=bench.now() + LEASE))
     bench.publish(bench.item("e"), bench.item("f"))
     store.give_back(LANE, "w1", [hold(bench.one())])
 

@@ -141,7 +141,8 @@ WRONG = {
     "soft_limit_seconds": ("soon", {"soft_limit": "soon"}, "soft_limit"),
     "misfire_cap": ("0.5", {"misfire_cap": 0.5}, "misfire_cap"),
     "misfire": ("lates", {"misfire": "lates"}, "misfire"),
-    "concurrency": ("replace", {"concurrency": "replace"}, "concurrency"),
+    "concurrency": ("queue", {"concurrency": "queue"}, "concurrency"),
+    "exclusion_group": ("x" * 101, {"exclusion_group": "x" * 101}, "exclusion_group"),
     "pool": ("gold", {"pool": "gold"}, "pool"),
     "start_at": ("soon", {"start": "soon"}, "start"),
     "end_at": ("2026-01-01T00:00:00+00:00", {"end": "2026-01-01T00:00:00+00:00"}, "end"),
@@ -376,14 +377,14 @@ def test_a_quarantined_job_says_why_and_is_freed_by_the_correction(ada):
 def test_a_job_broken_by_sql_can_be_seen_and_listed(ada):
     job = create()
     Job.objects.filter(pk=job.pk).update(
-        expression="nonsense", timezone="Mars/Base", concurrency="perhaps", exclusion_group="g", schedule_kind="once")
+        expression="nonsense", timezone="Mars/Base", concurrency="perhaps", max_occurrences=5, schedule_kind="once")
 
     page, listed = ada.get(page_of(job)), ada.get(LIST)
     response = ada.post(page_of(job), as_loaded(ada, page_of(job)))
 
     assert page.status_code == listed.status_code == 200
     assert "none can be worked out" in page.content.decode()
-    assert {"concurrency", "exclusion_group"} <= errors_of(response).keys()
+    assert {"concurrency", "max_occurrences"} <= errors_of(response).keys()
 
 
 def test_the_next_ten_runs_are_shown_in_the_zone_of_the_job(ada):

@@ -108,7 +108,7 @@ def test_a_wrong_schedule_is_refused_where_it_stands(when):
     ({"priority": 10}, "priority"), ({"retry": Retry(jitter=2)}, "retry"), ({"kwargs": {"at": object()}}, "kwargs"),
     ({"name": "a\nb"}, "name"), ({"name": ""}, "name"), ({"timezone": "Mars/Base"}, "timezone"),
     ({"every": 5}, "schedule"),
-    ({"concurrency": "replace"}, "concurrency"), ({"start": datetime(2026, 1, 1)}, "start"),
+    ({"concurrency": "queue"}, "concurrency"), ({"start": datetime(2026, 1, 1)}, "start"),
 ])
 def test_other_wrong_input_is_refused_where_it_stands_too(arguments, field):
     with pytest.raises(InvalidInput) as refused:

@@ -151,7 +151,7 @@ def test_templates_are_kept_by_content_unless_they_are_large():
         ({"soft_limit_seconds": float("nan")}, "soft_limit: "),
         ({"expires_after_seconds": 1e300}, "expires_after: "),
         ({"concurrency": "maybe"}, "concurrency: "),
-        ({"key_scope": "galaxy"}, "key_scope: "),
+        ({"key_scope": "galaxy"}, "key_scope: "), ({"exclusion_group": "\ud800"}, "exclusion_group: "),
         ({"name": "\ud800"}, "surrogate"),
     ],
 )
@@ -169,6 +169,11 @@ def test_a_task_that_jobs_may_not_run_is_refused():
         Template(CONTENT, "chrono", config)
 
 
-def test_replace_is_published_as_forbid_as_long_as_nobody_can_stop_a_run():
-    assert Template(CONTENT._replace(concurrency="replace"), "chrono", CONFIG).concurrency == "forbid"
+def test_jobs_that_differ_in_their_group_only_share_all_that_costs():
+    templates = Templates(CONFIG)
+
+    templates.of(CONTENT)
+    templates.of(CONTENT._replace(exclusion_group="billing"))
+
+    assert len(templates._shapes) == 1
 

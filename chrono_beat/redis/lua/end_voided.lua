@@ -15,6 +15,7 @@ local void = get(VOID .. job)
 if not void or tonumber(void) <= tonumber(version) then
   put(VOID .. job, version)
   expire_after(VOID .. job, ARGV[5])
+  write_cells()                                       -- it is in force whatever the answer is
 end
 
 local x = load(id)

@@ -14,7 +14,9 @@ for i = 2, #ARGV do
 end
 
 local returned = 0
-for _, id in ipairs(redis.call('SMEMBERS', base .. 'own:' .. ARGV[1])) do
+local owned = redis.call('SMEMBERS', base .. 'own:' .. ARGV[1])
+table.sort(owned)                                     -- a set has no order, and the front list keeps the one it is given
+for _, id in ipairs(owned) do
   if not known[id] then
     local x = load(id)
     if x and x.state == 'r' and x.worker == ARGV[1] then
