@@ -147,13 +147,16 @@ class Template:
             kind: one of lifecycle.KINDS.
 
         Returns:
-            A JSON document in UTF-8. The Celery task id is the occurrence's key, so all attempts have the same.
+            A JSON document in UTF-8. The Celery task id is the occurrence's key, so all attempts have the same; but
+            that of a replay is its execution id, since the key has a result already, and workers may know it as
+            revoked. The idempotency key stays the occurrence's, unless the job asks for one an attempt.
         """
-        task_id = encode_basestring_ascii(execution_id.rpartition(":")[0] or occurrence_key(job_id, scheduled_us))
         eid = encode_basestring_ascii(execution_id)
+        key = encode_basestring_ascii(execution_id.rpartition(":")[0] or occurrence_key(job_id, scheduled_us))
+        task_id = eid if kind == "replay" else key
         return (
             f'{self._head}{task_id},"root_id":{task_id},"retries":{retries}{self._neck}{encode_basestring_ascii(job_id)},'
-            f'"eid":{eid},"key":{eid if self._by_attempt else task_id},"scheduled_at":"{_iso(scheduled_us)}",'
+            f'"eid":{eid},"key":{eid if self._by_attempt else key},"scheduled_at":"{_iso(scheduled_us)}",'
             f'"due_at":"{_iso(due_us)}","attempt":{attempt},"kind":"{kind}"{self._middle}{task_id}{self._tail}{eid}}}}}'
         ).encode()
 

@@ -23,6 +23,9 @@ REASONS = (
 
 KINDS = ("schedule", "manual", "backfill", "retry", "replay")
 
+KEPT_KINDS = ("backfill", "replay")
+"""Kinds that their next attempts keep, since they stay what was asked for; those of the others are of kind retry."""
+
 # state -> states it may become. queued -> scheduled does not exist: a republish keeps the row queued. scheduled -> running
 # does, since an outcome may be recorded before the bulk mark "queued" has been written (it happens off the hot path).
 TRANSITIONS: dict[str, frozenset[str]] = {
@@ -36,6 +39,11 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 def sources(target: str) -> tuple[str, ...]:
     """Return the states from which *target* may be entered, for the guard of a bulk update."""
     return tuple(state for state in OPEN if target in TRANSITIONS[state])
+
+
+def kind_after(kind: str) -> str:
+    """Return the kind of the attempt after a failed one of *kind*."""
+    return kind if kind in KEPT_KINDS else "retry"
 
 
 def move(current: str, target: str) -> str:

@@ -264,6 +264,18 @@ def retry_delay_seconds(policy: RetryPolicy, attempt: int, random: Callable[[], 
     return min(maximum, max(delay, base * (1 - policy.jitter)))
 
 
+def _asked_to_wait_seconds(policy: RetryPolicy, detail: Mapping[str, Any]) -> float:
+    """Return for how long a target asked to be left alone (``Retry-After``), up to the job's maximum; 0 where it did not.
+
+    It is the least that the target wants (RFC 9110, section 10.2.3); the back-off may be longer.
+    """
+    error = detail.get("error")
+    asked = error.get("retry_after_seconds") if isinstance(error, Mapping) else None
+    if isinstance(asked, bool) or not isinstance(asked, (int, float)) or not asked > 0:
+        return 0.0
+    return min(policy.maximum_seconds, asked)
+
+
 # -- end --------------------------------------------------------------------------------------------------------------
 
 # Outcomes that end a row without a look at it: state and reason. The others depend on the row.
@@ -362,7 +374,8 @@ def _next_attempt(
     if made >= most:
         return None
     if asked is None:
-        due_us = outcome.at_us + round(retry_delay_seconds(policy, made, random) * _SECOND_US)
+        delay = max(retry_delay_seconds(policy, made, random), _asked_to_wait_seconds(policy, outcome.detail))
+        due_us = outcome.at_us + round(delay * _SECOND_US)
         return NewAttempt(execution.execution_id, execution.attempt + 1, made, due_us)
     eta_us = asked.get("eta_us")
     due_us = outcome.at_us + int(asked.get("countdown_us") or 0) if eta_us is None else int(eta_us)

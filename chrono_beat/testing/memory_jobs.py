@@ -291,8 +291,8 @@ class MemoryJobStore(MemoryPartitions):
         self._journal.put(self.executions, key, MemoryExecution(
             execution_id=key, job_id=before.job_id, tenant=before.tenant, job_name=before.job_name,
             partition=before.partition, scheduled_us=before.scheduled_us, due_us=attempt.due_us,
-            first_due_us=before.first_due_us, attempt=attempt.attempt, retries=attempt.retries, kind="retry",
-            state=lifecycle.SCHEDULED, job_version=before.job_version,
+            first_due_us=before.first_due_us, attempt=attempt.attempt, retries=attempt.retries,
+            kind=lifecycle.kind_after(before.kind), state=lifecycle.SCHEDULED, job_version=before.job_version,
             args=before.args if attempt.args is None else attempt.args,
             kwargs=before.kwargs if attempt.kwargs is None else attempt.kwargs,
         ))

@@ -62,7 +62,8 @@ RETURNING e.id, e.job_id::text"""
 NEXT_ATTEMPTS = f"""INSERT INTO chrono_execution (id, job_id, tenant, job_name, partition, scheduled_at, due_at,
     first_due_at, attempt, retries, kind, state, job_version, args, kwargs)
 SELECT k.id, e.job_id, e.tenant, e.job_name, e.partition, e.scheduled_at, {at("k.due_us")}, e.first_due_at, k.next,
-    k.retries, 'retry', 'scheduled', e.job_version, COALESCE(k.args, e.args), COALESCE(k.kwargs, e.kwargs)
+    k.retries, {retries.KIND_AFTER.format(kind="e.kind")}, 'scheduled', e.job_version, COALESCE(k.args, e.args),
+    COALESCE(k.kwargs, e.kwargs)
 FROM {unnest("k", **KEY_COLUMNS, id="text", next="int", retries="int", due_us="bigint", args="text", kwargs="text")}
 JOIN chrono_execution e ON {BY_KEY}
 ON CONFLICT (job_id, scheduled_at, attempt) DO NOTHING"""

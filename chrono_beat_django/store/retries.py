@@ -1,7 +1,11 @@
 """A job's retry policy, from its columns."""
 from __future__ import annotations
 
+from chrono_beat.core import lifecycle
 from chrono_beat.core.records import RetryPolicy
+
+KIND_AFTER = f"CASE WHEN {{kind}} IN {lifecycle.KEPT_KINDS} THEN {{kind}} ELSE 'retry' END"
+"""Of what kind the attempt after a failed one is, in SQL; *kind* names the column."""
 
 ATTEMPTS_IF_IDEMPOTENT, ATTEMPTS_ELSE = 3, 1
 

@@ -32,10 +32,10 @@ START = "UPDATE chrono_execution SET started_at = %s, worker = %s, deliveries = 
 FILL_START = "UPDATE chrono_execution SET started_at = %s WHERE id = %s AND started_at IS NULL"
 END = """UPDATE chrono_execution SET state = %s, reason = %s, finished_at = %s,
     worker = COALESCE(NULLIF(%s, ''), worker), deliveries = MAX(deliveries, %s), error = %s WHERE id = %s"""
-NEXT_ATTEMPT = """INSERT INTO chrono_execution (id, job_id, tenant, job_name, "partition", scheduled_at, due_at,
+NEXT_ATTEMPT = f"""INSERT INTO chrono_execution (id, job_id, tenant, job_name, "partition", scheduled_at, due_at,
     first_due_at, attempt, retries, kind, state, job_version, args, kwargs)
-SELECT %s, job_id, tenant, job_name, "partition", scheduled_at, %s, first_due_at, %s, %s, 'retry', 'scheduled',
-    job_version, COALESCE(%s, args), COALESCE(%s, kwargs)
+SELECT %s, job_id, tenant, job_name, "partition", scheduled_at, %s, first_due_at, %s, %s,
+    {retries.KIND_AFTER.format(kind="kind")}, 'scheduled', job_version, COALESCE(%s, args), COALESCE(%s, kwargs)
 FROM chrono_execution WHERE id = %s AND TRUE ON CONFLICT DO NOTHING"""
 GENERATIONS = "SELECT number, generation FROM chrono_lane"
 

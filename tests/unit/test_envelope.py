@@ -61,6 +61,16 @@ def test_the_headers_are_those_of_protocol_2():
     assert stock.properties.items() <= ours["properties"].items()
 
 
+def test_a_replay_runs_under_its_execution_id_and_keeps_the_occurrences_key():
+    """A result, or a revoke, of the occurrence's id must not be taken for the replay's."""
+    for content, key in ((CONTENT, KEY), (CONTENT._replace(key_scope="attempt"), f"{KEY}:4")):
+        document = json.loads(build(content, attempt=4, kind="replay"))
+
+        assert document["headers"]["id"] == document["properties"]["correlation_id"] == f"{KEY}:4"
+        assert document["headers"]["root_id"] == f"{KEY}:4"
+        assert (document["headers"]["chrono"]["key"], document["headers"]["chrono"]["eid"]) == (key, f"{KEY}:4")
+
+
 def test_a_request_made_of_the_headers_knows_its_execution():
     headers = json.loads(build(attempt=3, retries=2, due_us=NINE + 90_000_000, kind="retry"))["headers"]
 

@@ -1,5 +1,7 @@
 """How an outcome ends its execution, and when a failed one is tried again."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,6 +55,34 @@ def test_the_delay_keeps_its_bounds(base, factor, maximum, jitter, attempt, chan
 
     assert delay <= maximum
     assert delay >= min(maximum, base * (1 - jitter))
+
+
+def test_r149_the_delay_lies_within_base_less_jitter_and_the_maximum_and_never_overflows():
+    """R149: jitter is applied before the cap, so no delay exceeds it."""
+    policy, random = RetryPolicy(60, True, 10.0, 2.0, 600.0, 0.2), Random(149).random
+
+    delays = [retry_delay_seconds(policy, attempt, random) for attempt in range(1, 21) for _ in range(500)]
+
+    assert 8 <= min(delays) < 9 and max(delays) == 600
+    assert retry_delay_seconds(policy, 50, random) <= 600
+    assert retry_delay_seconds(policy, 10**6, random) <= 600
+
+
+@pytest.mark.parametrize(
+    ("asked", "waits"),
+    [(120, 120), (7200, 3600), (0.5, 30), (-5, 30), (float("nan"), 30), (float("inf"), 3600), ("soon", 30), (True, 30)],
+)
+def test_a_target_that_asks_to_be_left_alone_is_obeyed_up_to_the_maximum(asked, waits):
+    ending, attempt, _ = decide("failed", execution(NO_JITTER), error={"type": "HTTP 429", "retry_after_seconds": asked})
+
+    assert ending.state == "failed"
+    assert attempt.due_us == AT + waits * 1_000_000
+
+
+def test_what_a_target_asks_for_adds_no_attempt():
+    row = execution(NO_JITTER, attempt=3, retries=2)
+
+    assert decide("failed", row, error={"type": "HTTP 503", "retry_after_seconds": 5})[1] is None
 
 
 # -- ends -------------------------------------------------------------------------------------------------------------
