@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from chrono_beat.core.records import (
+    CancelRequest,
     Claim,
     Delivery,
     DueJob,
@@ -30,6 +31,7 @@ from chrono_beat.core.records import (
     Start,
     Stop,
     TenantLimits,
+    Void,
     WorkerReport,
 )
 
@@ -87,7 +89,8 @@ class JobStore(Protocol):
         A claim whose epoch, next_run or version is no longer what was read changes nothing; the others go on.
 
         Returns:
-            What was claimed and may go into the wheel (rows in state scheduled only), held by the claims' epochs.
+            What was claimed and may go into the wheel, held by the claims' epochs: new rows, and rows of an older version
+            that were scheduled or queued and are taken over (a publish replaces the copy that no worker has, rule 7).
         """
 
     def quarantine(self, job_id: str, version: int, reason: str) -> bool:
@@ -95,8 +98,11 @@ class JobStore(Protocol):
 
     def load_scheduled(self, epochs: Mapping[int, int], until_us: int, limit: int) -> list[ScheduledExecution]:
         """Take rows in state scheduled of these partitions, due until then, that no or a lower epoch holds; mark them as held by
-        the given epoch (only while the partition still has it). Rows older than their job's version, and rows whose
-        cancellation was asked for, are left alone. Oldest first."""
+        the given epoch (only while the partition still has it). Oldest first.
+
+        Rows that a claim does not meet again (retry, manual, backfill, replay) and that are older than their job's version,
+        but not than its plan_version, are taken over in place: also those that a wheel holds, or that are queued (rule 7).
+        Other rows of an older version, and rows whose cancellation was asked for, are left alone."""
 
     def forget_holds(self, epochs: Mapping[int, int]) -> None:
         """Let go of all scheduled rows held under these epochs (the wheel was emptied), so that load_scheduled finds them."""
@@ -117,10 +123,24 @@ class JobStore(Protocol):
 
     # -- keeping ----------------------------------------------------------------------------------------------------
 
-    def superseded(self, partitions: Sequence[int], limit: int) -> list[tuple[str, str, str, int]]:
-        """Return (execution id, job id, tenant, job's version or a very large number if it is gone) of open rows not running
-        that nobody may publish any more: due, older than their job's version, and next_run has passed them or the job is
-        paused or gone (protocol rule 8)."""
+    def superseded(
+        self, partitions: Sequence[int], limit: int, *, running: bool = False,
+    ) -> list[tuple[str, str, str, int]]:
+        """Return (execution id, job id, tenant, job's version or GONE_VERSION) of open rows that nobody may publish any more
+        (protocol rule 8): due, older than their job's version, and next_run has passed them or the job is paused or gone;
+        of rows that no claim meets, those older than the job's plan_version. With *running* also rows in that state: their
+        worker may have died since. Looks at jobs with a void that is not done, so it costs nothing where nobody edits."""
+
+    def pending_voids(self, limit: int) -> list[Void]:
+        """Return voids that Redis may not know of, oldest first. Whoever edits or deletes a job writes one in the same
+        transaction, however it is done."""
+
+    def void_done(self, voids: Sequence[Void]) -> None:
+        """Note that Redis knows these voids (of a job whose version has moved on since, nothing is noted); forget those
+        whose job has no open rows of an older version left, also earlier ones."""
+
+    def cancel_requests(self, partitions: Sequence[int], limit: int) -> list[CancelRequest]:
+        """Return open rows whose cancellation was asked for, oldest request first."""
 
     def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
         """Return the limits of tenants changed since then (0: all that differ from the defaults)."""

@@ -305,6 +305,7 @@ def change(
             return Changed(found, frozenset())
         if changed.keys() & _PLANNED_BY or found.quarantined_reason:
             _plan(found, valid, now_us)
+            found.plan_version = found.version + 1          # rule 7: what is of an older plan is not carried over
         elif not found.paused:
             _carry_over(found)
         store.save(found)
@@ -332,6 +333,7 @@ def _plan(job: Job, definition: JobDefinition, now_us: int) -> None:
         job.anchor_at = definition.anchor or definition.start or now
     following = definitions.first_run(definition.schedule(now), definition.schedule_kind, now)
     job.next_run_at = None if definition.paused else following
+    job.paused_at = (job.paused_at or now) if definition.paused else None
     # A paused job is waited for, unless it was over before it was paused: its name may be another's by now.
     over = following is None and (job.finished_at or not definition.paused) and not store.has_open(job)
     job.finished_at = (job.finished_at or now) if over else None

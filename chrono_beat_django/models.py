@@ -327,14 +327,17 @@ class JobEvent(models.Model):
 
 
 class PendingVoid(models.Model):
-    """A void that Redis may not know of yet: written with the edit, removed when Redis has been told.
+    """An edit that is not finished with: written by a trigger in the edit's own transaction, one a job.
 
-    One a job: no copy of the job below *version* may be published or drawn.
+    No copy of the job below *version* may be published or drawn. Until *told*, Redis may not know it yet; after that
+    the row says which jobs may have rows of an older plan, and goes with the last of these.
     """
 
     job_id = models.UUIDField(primary_key=True)
     tenant = models.CharField(max_length=63)
+    partition = models.IntegerField(**_both(0))
     version = models.IntegerField()
+    told = models.BooleanField(**_both(False))
     created_at = models.DateTimeField(default=now, db_default=Now())
 
     class Meta:

@@ -391,6 +391,24 @@ class NewAttempt(NamedTuple):
     kwargs: str | None = None
 
 
+class Void(NamedTuple):
+    """An edit that Redis may not know of yet: no copy of the job below *version* may be published or drawn."""
+
+    job_id: str
+    tenant: str
+    version: int
+
+
+class CancelRequest(NamedTuple):
+    """An open execution whose cancellation was asked for."""
+
+    execution_id: str
+    job_id: str
+    tenant: str
+    state: str
+    due_us: int
+
+
 class RecordResult(NamedTuple):
     """What a record transaction did: ids of rows that ended now; of those whose outcome came too late or did not fit."""
 

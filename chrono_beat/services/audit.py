@@ -16,6 +16,9 @@ from chrono_beat.services.service import Service
 from chrono_beat.telemetry import emit
 
 SWEEP_EVERY_US = 2_000_000
+RUNNING_EVERY = 15
+"""Sweeps from one look at rows in state running to the next: only where a worker died since is there anything to end."""
+
 SWEEP_LIMIT = 500
 """Rows that one step looks at."""
 
@@ -39,6 +42,7 @@ class Audit(Service):
         self._store = store
         self._queue = queue
         self._lanes = config.lanes
+        self._sweeps = 0
         self._partitions = partitions or (lambda: range(config.partitions))
 
     def step(self, now_us: int) -> int:
@@ -46,11 +50,13 @@ class Audit(Service):
         partitions = self._partitions()
         if not partitions:
             return SWEEP_EVERY_US
-        rows = self._store.superseded(partitions, SWEEP_LIMIT)
+        self._sweeps += 1
+        rows = self._store.superseded(partitions, SWEEP_LIMIT, running=self._sweeps % RUNNING_EVERY == 0)
         ended = 0
         for execution_id, job_id, tenant, version in rows:
             answer = self._queue.end_voided(lane_of(tenant, self._lanes), execution_id, job_id, version)
             ended += answer == "ended"
             emit("voided", lane=lane_of(tenant, self._lanes), execution_id=execution_id, answer=answer)
+        self._store.void_done([])
         # What was ended leaves the list when the recorder has written it; what is held or done does so by itself.
         return 0 if len(rows) >= SWEEP_LIMIT and ended == len(rows) else SWEEP_EVERY_US

@@ -13,6 +13,7 @@ from chrono_beat.core import lifecycle
 from chrono_beat.core.ids import execution_id, partition_of
 from chrono_beat.core.records import (
     GONE_VERSION,
+    CancelRequest,
     Claim,
     Content,
     DueJob,
@@ -25,13 +26,17 @@ from chrono_beat.core.records import (
     ScheduledExecution,
     Start,
     TenantLimits,
+    Void,
 )
 from chrono_beat.testing.memory_partitions import MemoryPartitions
 from chrono_beat.testing.memory_rows import MemoryExecution, MemoryJob, MemoryTenant
 
 __all__ = ["MemoryExecution", "MemoryJob", "MemoryJobStore", "MemoryTenant"]
 
+_WAITING = (lifecycle.SCHEDULED, lifecycle.QUEUED)
 NO_RETRY = RetryPolicy(1, True, 30.0, 2.0, 3600.0, 0.2)
+PLAN = frozenset({"schedule_kind", "expression", "timezone", "start_us", "end_us", "anchor_us", "spread_seconds",
+                  "paused"})
 TENANT_OVERLAP_US = 5_000_000       # a change may be committed later than it is dated; it is told again for so long
 
 
@@ -71,7 +76,15 @@ class MemoryJobStore(MemoryPartitions):
             for name, value in values.items():
                 setattr(job, name, value)
             job.version += 1
+            if not PLAN.isdisjoint(values):
+                job.plan_version = job.version
+            self.voids[job_id] = Void(job_id, job.tenant, job.version)
             return job.version
+
+    def delete_job(self, job_id: str) -> None:
+        """Remove a job; its rows stay."""
+        with self._lock:
+            self.voids[job_id] = Void(job_id, self.jobs.pop(job_id).tenant, GONE_VERSION)
 
     def add_execution(self, job_id: str, scheduled_us: int, *, kind: str = "manual", attempt: int = 1) -> str:
         """Add an open row that no wheel holds, due when scheduled, as a trigger or a backfill does; returns its id."""
@@ -134,7 +147,7 @@ class MemoryJobStore(MemoryPartitions):
                 self._journal.set(job, next_run_us=claim.new_next_run_us, replan=False)
                 for occurrence in claim.occurrences:
                     row = self._write(job, occurrence, claim.epoch, now)
-                    if row.state == lifecycle.SCHEDULED and row.holder_epoch == claim.epoch:
+                    if row.state in _WAITING and row.holder_epoch == claim.epoch:
                         claimed.append(self._scheduled(row, claim.content))
                 self._finish(job, now)
             return claimed
@@ -190,14 +203,17 @@ class MemoryJobStore(MemoryPartitions):
             found = []
             for row in self.executions.values():
                 epoch, job = epochs.get(row.partition, 0), self.jobs.get(row.job_id)
-                if (row.state == lifecycle.SCHEDULED and row.due_us <= until_us and row.holder_epoch < epoch
-                        and self._holds(row.partition, epoch) and row.cancel_requested_us is None
-                        and job is not None and job.version == row.job_version):
+                if (row.state not in _WAITING or row.due_us > until_us or not self._holds(row.partition, epoch)
+                        or row.cancel_requested_us is not None or job is None):
+                    continue
+                taken_over = row.kind != "schedule" and job.plan_version <= row.job_version < job.version
+                if taken_over or (row.state == lifecycle.SCHEDULED and row.holder_epoch < epoch
+                                  and job.version == row.job_version):
                     found.append((row, job))
             found.sort(key=lambda pair: (pair[0].due_us, pair[0].execution_id))
             self._step()
-            for row, _ in found[:limit]:
-                self._journal.set(row, holder_epoch=epochs[row.partition])
+            for row, job in found[:limit]:
+                self._journal.set(row, holder_epoch=epochs[row.partition], job_version=job.version)
             return [self._scheduled(row, self._content(job, row)) for row, job in found[:limit]]
 
     def forget_holds(self, epochs: Mapping[int, int]) -> None:
@@ -299,21 +315,44 @@ class MemoryJobStore(MemoryPartitions):
 
     # -- keeping ----------------------------------------------------------------------------------------------------
 
-    def superseded(self, partitions: Sequence[int], limit: int) -> list[tuple[str, str, str, int]]:
+    def superseded(
+        self, partitions: Sequence[int], limit: int, *, running: bool = False,
+    ) -> list[tuple[str, str, str, int]]:
         """See JobStore."""
         with self._transaction() as now:
             found = []
             for row in self.rows():
-                if (row.state not in (lifecycle.SCHEDULED, lifecycle.QUEUED) or row.partition not in partitions
+                if (row.state not in (lifecycle.OPEN if running else _WAITING) or row.partition not in partitions
                         or row.due_us > now):
                     continue
                 job = self.jobs.get(row.job_id)
                 if job is None:
                     found.append((row.execution_id, row.job_id, row.tenant, GONE_VERSION))
                 elif row.job_version < job.version and (
+                        row.job_version < job.plan_version if row.kind != "schedule" else
                         job.paused or job.next_run_us is None or job.next_run_us > row.scheduled_us):
                     found.append((row.execution_id, row.job_id, row.tenant, job.version))
             return found[:limit]
+
+    def pending_voids(self, limit: int) -> list[Void]:
+        """See JobStore."""
+        with self._transaction():
+            return list(self.voids.values())[:limit]
+
+    def void_done(self, voids: Sequence[Void]) -> None:
+        """See JobStore. Here the rows themselves tell the sweep where to look."""
+        with self._transaction():
+            for void in voids:
+                if self.voids.get(void.job_id) == void:
+                    self._journal.put(self.voids, void.job_id, None)
+
+    def cancel_requests(self, partitions: Sequence[int], limit: int) -> list[CancelRequest]:
+        """See JobStore."""
+        with self._transaction():
+            asked = [row for row in self.rows() if row.cancel_requested_us is not None and row.state in lifecycle.OPEN
+                     and row.partition in partitions]
+            asked.sort(key=lambda row: row.cancel_requested_us or 0)
+            return [CancelRequest(r.execution_id, r.job_id, r.tenant, r.state, r.due_us) for r in asked[:limit]]
 
     def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
         """See JobStore. A change is told again for five seconds."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from chrono_beat.core import lifecycle
 from chrono_beat.core.errors import StoreUnavailable
 from chrono_beat.core.ids import lane_of
-from chrono_beat.core.records import LaneRecord, PartitionLease
+from chrono_beat.core.records import LaneRecord, PartitionLease, Void
 from chrono_beat.testing.memory_rows import (
     Journal,
     MemoryExecution,
@@ -35,6 +35,7 @@ class MemoryPartitions:
         self.tenants: dict[str, MemoryTenant] = {"default": MemoryTenant(slug="default")}
         self.jobs: dict[str, MemoryJob] = {}
         self.executions: dict[str, MemoryExecution] = {}
+        self.voids: dict[str, Void] = {}
         self.unavailable = False
         self._clock = clock
         self._partitions = {number: MemoryPartition() for number in range(partitions)}

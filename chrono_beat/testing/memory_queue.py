@@ -151,7 +151,9 @@ class MemoryQueueStore:
             ):
                 return "done"
             copy = copy or Copy(execution_id, memory_lane.DROPPED, 0, job_id, tenant)
-            outcome = it.append("voided", copy, version=version)
+            # What began on a delivery that was lost is not called cancelled.
+            outcome = it.append(
+                RAN_LOST if copy.begun else "voided", copy, {"voided": True} if copy.begun else {}, version=version)
             it.remove_entry(copy)
             it.tombstone(copy, memory_lane.DECIDED, outcome)
             it.unlock(copy.id, copy.locks)                                      # rule 9

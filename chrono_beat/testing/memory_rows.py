@@ -54,6 +54,7 @@ class MemoryJob:
     retry: RetryPolicy = RetryPolicy(1, False, 30.0, 2.0, 3600.0, 0.2)
     paused: bool = False
     version: int = 1
+    plan_version: int = 1
     replan: bool = False
     quarantined_reason: str = ""
     finished_us: int | None = None

@@ -17,7 +17,9 @@ class Migration(migrations.Migration):
             fields=[
                 ('job_id', models.UUIDField(primary_key=True, serialize=False)),
                 ('tenant', models.CharField(max_length=63)),
+                ('partition', models.IntegerField(db_default=0, default=0)),
                 ('version', models.IntegerField()),
+                ('told', models.BooleanField(db_default=False, default=False)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), default=django.utils.timezone.now)),
             ],
             options={

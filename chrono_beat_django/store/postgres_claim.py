@@ -136,7 +136,7 @@ class Batch:
 
     def answer(self, rows: Iterable[tuple[str, str]]) -> list[ScheduledExecution]:
         """Return what was claimed, in the order of the claims, given (execution id, state) of the rows written."""
-        ready = {id_ for id_, state in rows if state == lifecycle.SCHEDULED}
+        ready = {id_ for id_, state in rows if state in (lifecycle.SCHEDULED, lifecycle.QUEUED)}
         return [
             ScheduledExecution(
                 id_, c.job_id, c.partition, o.scheduled_us, o.due_us, o.due_us, 1, 0, "schedule", c.version, c.content)

@@ -45,7 +45,7 @@ QUARANTINE = """UPDATE chrono_job SET next_run_at = NULL, replan = false, quaran
 
 # Whether there is anything to load at all: the usual answer of an idle second, one descent a day's table.
 SOMETHING_FREE = f"""SELECT EXISTS (SELECT 1 FROM chrono_execution WHERE state = 'scheduled' AND holder_epoch = 0
-    AND due_at <= {at("%s")} AND scheduled_at <= {at("%s")})"""
+    AND due_at <= {at("%s")} AND scheduled_at <= {at("%s")}), EXISTS (SELECT 1 FROM chrono_pending_void)"""
 NOT_LOADED = f"""SELECT p.number, p.epoch FROM {unnest("mine", number="int", epoch="bigint")}
     JOIN chrono_partition p ON p.number = mine.number AND p.epoch = mine.epoch WHERE p.loaded_epoch < p.epoch"""
 _FREE = f"""chrono_execution e JOIN held h ON h.number = e.partition
@@ -54,23 +54,34 @@ _LEFT_BEHIND = f"""held h CROSS JOIN LATERAL (
         SELECT * FROM chrono_execution x WHERE x.partition = h.number AND x.due_at <= {at("%s")}
             AND x.state IN ('scheduled', 'queued', 'running')
     ) e WHERE e.state = 'scheduled' AND e.holder_epoch > 0 AND e.holder_epoch < h.epoch"""
+# Rule 7: what no claim meets again is taken over by the scan, also from a wheel or a stream, unless the plan itself has
+# changed since. The limit keeps the planner from beginning with all rows that are due.
+_EDITED = f"""held h JOIN chrono_pending_void v ON v.partition = h.number CROSS JOIN LATERAL (
+        SELECT * FROM chrono_execution x WHERE x.partition = v.partition AND x.job_id = v.job_id
+            AND x.due_at <= {at("%s")} AND x.state IN ('scheduled', 'queued', 'running') AND x.state <> 'running'
+            AND x.job_version < v.version LIMIT 1000
+    ) e WHERE true"""
+_TAKEN_OVER = "e.kind <> 'schedule' AND e.job_version < j.version AND e.job_version >= j.plan_version"
+_SAME = f"(j.version = e.job_version OR {_TAKEN_OVER})"
 _LOAD = f"""WITH {held(by_member=False)}, picked AS (
-    SELECT e.job_id, e.scheduled_at, e.attempt, e.holder_epoch AS was, e.epoch
+    SELECT e.job_id, e.scheduled_at, e.attempt, e.holder_epoch AS was, e.epoch, e.job_version AS old, j.version
     FROM (SELECT e.*, h.epoch FROM {{source}}) e
-    JOIN chrono_job j ON j.id = e.job_id AND j.version = e.job_version
+    JOIN chrono_job j ON j.id = e.job_id AND {{same}}
     WHERE e.cancel_requested_at IS NULL AND e.scheduled_at <= {at("%s")}
     ORDER BY e.due_at, e.id LIMIT %s
 ), loaded AS (
-    UPDATE chrono_execution e SET holder_epoch = p.epoch FROM picked p
+    UPDATE chrono_execution e SET holder_epoch = p.epoch, job_version = p.version FROM picked p
     WHERE e.job_id = p.job_id AND e.scheduled_at = p.scheduled_at AND e.attempt = p.attempt
-        AND e.state = 'scheduled' AND e.holder_epoch = p.was
+        AND e.state IN {{states}} AND e.holder_epoch = p.was AND e.job_version = p.old
     RETURNING e.*
 )
 SELECT e.id, e.job_id::text, e.partition, {us("e.scheduled_at")}, {us("e.due_at")}, {us("e.first_due_at")}, e.attempt,
     e.retries, e.kind, e.job_version,
     {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}
 FROM loaded e JOIN chrono_job j ON j.id = e.job_id LEFT JOIN chrono_tenant t ON t.slug = j.tenant"""
-LOAD_FREE, LOAD_LEFT_BEHIND = _LOAD.format(source=_FREE), _LOAD.format(source=_LEFT_BEHIND)
+LOAD_FREE = _LOAD.format(source=_FREE, same=_SAME, states="('scheduled')")
+LOAD_LEFT_BEHIND = _LOAD.format(source=_LEFT_BEHIND, same=_SAME, states="('scheduled')")
+LOAD_EDITED = _LOAD.format(source=_EDITED, same=_TAKEN_OVER, states="('scheduled', 'queued')")
 MARK_LOADED = f"""UPDATE chrono_partition p SET loaded_epoch = p.epoch
     FROM {unnest("mine", number="int", epoch="bigint")}
     WHERE p.number = mine.number AND p.epoch = mine.epoch AND NOT EXISTS (
@@ -131,8 +142,11 @@ class PostgresClaims(PostgresPartitions):
                 return rows
 
             loaded = self.transaction(work)
-        elif self._value(SOMETHING_FREE, until_us, until_us):
+        free, edited = self._rows(SOMETHING_FREE, until_us, until_us)[0]
+        if free and not old:
             loaded = self._rows(LOAD_FREE, *held_parameters(epochs), until_us, until_us, limit)
+        if edited and len(loaded) < limit:
+            loaded += self._rows(LOAD_EDITED, *held_parameters(epochs), until_us, until_us, limit - len(loaded))
         found = [ScheduledExecution(*row[:10], Content._make(row[10:])) for row in loaded]
         return sorted(found, key=lambda row: (row.due_us, row.execution_id))
 

@@ -8,15 +8,14 @@ behind it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from django.db import OperationalError
 
 from chrono_beat.core.ids import from_us
-from chrono_beat.core.records import GONE_VERSION, TenantLimits
+from chrono_beat.core.records import TenantLimits
 from chrono_beat_django.store.postgres_records import PostgresRecords
-from chrono_beat_django.store.postgres_sql import CLOCK_US, array, at, us
+from chrono_beat_django.store.postgres_sql import CLOCK_US, at, us
 from chrono_beat_django.store.tenants import OVERLAP_US
 
 TABLE = "chrono_execution"
@@ -24,17 +23,6 @@ DAYS_AHEAD = 7
 LOCK_TIMEOUT_MS = 2000
 ADVISORY_KEY = 0x6368726F6E6F     # "chrono"
 _DAY_TABLE = re.compile(rf"{TABLE}_(\d{{4}})(\d\d)(\d\d)")
-
-# Rule 8. One range of chrono_execution_open a partition.
-SUPERSEDED = f"""SELECT e.id, e.job_id::text, e.tenant, e.now
-FROM unnest(%s::int[]) AS wanted(number) CROSS JOIN LATERAL (
-    SELECT e.id, e.job_id, e.tenant, COALESCE(j.version, {GONE_VERSION}) AS now
-    FROM chrono_execution e LEFT JOIN chrono_job j ON j.id = e.job_id
-    WHERE e.partition = wanted.number AND e.state IN ('scheduled', 'queued') AND e.due_at <= statement_timestamp()
-        AND (j.id IS NULL OR e.job_version < j.version
-            AND (j.paused OR j.next_run_at IS NULL OR j.next_run_at > e.scheduled_at))
-    LIMIT %s
-) e LIMIT %s"""
 
 TENANTS = f"""SELECT slug, weight, max_running, paused, {us("updated_at")} FROM chrono_tenant
     WHERE {{which}} ORDER BY slug"""
@@ -52,11 +40,7 @@ DELETE_JOBS = f"""DELETE FROM chrono_job WHERE id = ANY (ARRAY(
 
 
 class PostgresDays(PostgresRecords):
-    """The part of JobStore for the audit and the keeper."""
-
-    def superseded(self, partitions: Sequence[int], limit: int) -> list[tuple[str, str, str, int]]:
-        """See JobStore."""
-        return self._rows(SUPERSEDED, array(partitions), limit, limit)
+    """The part of JobStore for the keeper."""
 
     def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
         """See JobStore. A change is told again for some seconds: it may be committed later than it is dated."""

@@ -56,20 +56,27 @@ FINISH = """UPDATE chrono_job SET finished_at = %s WHERE id IN (SELECT value FRO
         WHERE e.job_id = chrono_job.id AND e.state IN ('scheduled', 'queued', 'running'))"""
 
 _SCHEDULED = f"""SELECT e.id, e.job_id, e."partition", CAST(e.scheduled_at AS TEXT), CAST(e.due_at AS TEXT),
-    CAST(e.first_due_at AS TEXT), e.attempt, e.retries, e.kind, e.job_version,
+    CAST(e.first_due_at AS TEXT), e.attempt, e.retries, e.kind, j.version,
     {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}
-FROM chrono_execution e JOIN chrono_job j ON j.id = e.job_id AND j.version = e.job_version
+FROM chrono_execution e JOIN chrono_job j ON j.id = e.job_id AND {{same}}
     LEFT JOIN chrono_tenant t ON t.slug = j.tenant
 WHERE {{which}} AND e.due_at <= %s AND e.cancel_requested_at IS NULL ORDER BY e.due_at, e.id LIMIT %s"""
-FREE = _SCHEDULED.format(which="e.state = 'scheduled' AND e.holder_epoch = 0 "
+# Rule 7: what no claim meets again is taken over by the scan, unless the plan itself has changed since.
+_TAKEN_OVER = "e.kind <> 'schedule' AND e.job_version < j.version AND e.job_version >= j.plan_version"
+_SAME = f"(j.version = e.job_version OR {_TAKEN_OVER})"
+EDITED = _SCHEDULED.format(same=_TAKEN_OVER, which="""e.state IN ('scheduled', 'queued') AND e.rowid IN (
+    SELECT x.rowid FROM chrono_pending_void v CROSS JOIN chrono_execution x
+    WHERE v."partition" IN (SELECT value FROM json_each(%s)) AND x."partition" = v."partition" AND x.job_id = v.job_id
+        AND x.state IN ('scheduled', 'queued', 'running') AND x.job_version < v.version)""")
+FREE = _SCHEDULED.format(same=_SAME, which="e.state = 'scheduled' AND e.holder_epoch = 0 "
                                "AND e.\"partition\" IN (SELECT value FROM json_each(%s))")
 _LEFT = """state IN ('scheduled', 'queued', 'running') AND state = 'scheduled'
     AND holder_epoch > 0 AND holder_epoch < %s"""
-LEFT_BEHIND = _SCHEDULED.format(which=f'e."partition" = %s AND e.{_LEFT.replace("AND ", "AND e.")}')
+LEFT_BEHIND = _SCHEDULED.format(same=_SAME, which=f'e."partition" = %s AND e.{_LEFT.replace("AND ", "AND e.")}')
 NOT_LOADED = "SELECT number FROM chrono_partition WHERE loaded_epoch < epoch"
 MARK_LOADED = f"""UPDATE chrono_partition SET loaded_epoch = epoch WHERE number = %s AND NOT EXISTS (
     SELECT 1 FROM chrono_execution WHERE "partition" = %s AND {_LEFT})"""
-HOLD = "UPDATE chrono_execution SET holder_epoch = %s WHERE id = %s"
+HOLD = "UPDATE chrono_execution SET holder_epoch = %s, job_version = %s WHERE id = %s"
 FORGET = """UPDATE chrono_execution SET holder_epoch = 0
     WHERE "partition" = %s AND holder_epoch = %s AND state IN ('scheduled', 'queued', 'running')
         AND state = 'scheduled'"""
@@ -137,11 +144,13 @@ class SqliteClaims(SqlitePartitions):
             for number in sorted(not_loaded):
                 rows += query(cursor, LEFT_BEHIND, number, epochs[number], text(until_us), limit - len(rows))
             rows += query(cursor, FREE, listed(held), text(until_us), limit - len(rows))
-            return not_loaded, rows
+            known = {row[0] for row in rows}
+            edited = query(cursor, EDITED, listed(held), text(until_us), limit - len(rows))
+            return not_loaded, rows + [row for row in edited if row[0] not in known]
 
         def work(cursor):
             not_loaded, rows = find(cursor)
-            cursor.executemany(HOLD, [(epochs[row[2]], row[0]) for row in rows])
+            cursor.executemany(HOLD, [(epochs[row[2]], row[9], row[0]) for row in rows])
             cursor.executemany(MARK_LOADED, [(number, number, epochs[number]) for number in not_loaded])
             return [_scheduled(row) for row in rows]
 
@@ -204,7 +213,7 @@ def _write_rows(cursor, claims: Sequence[Claim], jobs: Mapping[str, tuple], now:
             waiting.append((*head, *_course(o, now), key))
         elif state in lifecycle.OPEN:
             published.append((*head, key))
-        if state in (None, lifecycle.SCHEDULED) and o.state == lifecycle.SCHEDULED:
+        if state == lifecycle.QUEUED or state in (None, lifecycle.SCHEDULED) and o.state == lifecycle.SCHEDULED:
             claimed.append(ScheduledExecution(
                 key, c.job_id, c.partition, o.scheduled_us, o.due_us, o.due_us, 1, 0, "schedule", c.version, c.content))
     cursor.executemany(WRITE, new)

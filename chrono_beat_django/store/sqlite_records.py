@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from chrono_beat.core import lifecycle
 from chrono_beat.core.ids import execution_id
 from chrono_beat.core.records import (
-    GONE_VERSION,
     Ending,
     NewAttempt,
     OpenExecution,
@@ -39,12 +38,6 @@ SELECT %s, job_id, tenant, job_name, "partition", scheduled_at, %s, first_due_at
 FROM chrono_execution WHERE id = %s AND TRUE ON CONFLICT DO NOTHING"""
 GENERATIONS = "SELECT number, generation FROM chrono_lane"
 
-SUPERSEDED = f"""SELECT e.id, e.job_id, e.tenant, COALESCE(j.version, {GONE_VERSION})
-FROM chrono_execution e LEFT JOIN chrono_job j ON j.id = e.job_id
-WHERE e."partition" = %s AND e.state IN ('scheduled', 'queued', 'running') AND e.state <> 'running' AND e.due_at <= %s
-    AND (j.id IS NULL OR e.job_version < j.version
-        AND (j.paused OR j.next_run_at IS NULL OR j.next_run_at > e.scheduled_at))
-LIMIT %s"""
 TENANTS = "SELECT slug, weight, max_running, paused, CAST(updated_at AS TEXT) FROM chrono_tenant"
 DELETE_JOBS = "DELETE FROM chrono_job WHERE id IN (SELECT id FROM chrono_job WHERE finished_at < %s LIMIT %s)"
 DELETE_ROWS = """DELETE FROM chrono_execution WHERE id IN (SELECT id FROM chrono_execution
@@ -83,13 +76,6 @@ class SqliteRecords(SqliteClaims):
             return RecordResult(list(ended), [e.execution_id for e in endings if e.execution_id not in ended])
 
         return self.write(work) if starts or endings else RecordResult([], [])
-
-    def superseded(self, partitions: Sequence[int], limit: int) -> list[tuple[str, str, str, int]]:
-        """See JobStore."""
-        found: list[tuple] = []
-        for partition in partitions:
-            found += self.rows(SUPERSEDED, partition, text(now_us()), limit - len(found))
-        return [(key, dashed(job_id), tenant, version) for key, job_id, tenant, version in found]
 
     def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
         """See JobStore. A change is told again for some seconds: it may be committed later than it is dated."""

@@ -8,11 +8,18 @@ published any more, and:
 - where the schedule changed, or the job was quarantined, ``replan`` is set and the due index shows the job at once: the
   dispatcher plans it from now;
 - otherwise the next run goes back to the oldest occurrence that was claimed and has not begun, so that the claim
-carries it
-  over with the new content (protocol rule 7).
+  carries it over with the new content (protocol rule 7).
+
+What plans anew sets ``plan_version``: rows of an older plan are carried over by nobody.
 
 A job that comes without a next run and is not paused is planned likewise. A tenant's limits are dated by the database's
-clock. Columns that only dispatchers write are watched by none, so a claim pays nothing.
+clock.
+
+Whoever raises a version, or deletes a job, the store or somebody else, leaves a row in ``chrono_pending_void`` in the
+same transaction: from there dispatchers tell Redis within a second what the caller could not, or did not know of, and
+the sweep knows where to look for rows of an older plan (protocol rule 8). A finished job without open rows leaves none.
+
+Columns that only dispatchers write are watched by none, so a claim pays nothing.
 
 They are installed after every ``migrate`` and not by a migration: Django rebuilds a table on SQLite to alter it, and
 its triggers go with the old one.
@@ -23,6 +30,8 @@ import hashlib
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from chrono_beat.core.records import GONE_VERSION
+
 PLAN = ("schedule_kind", "expression", "timezone", "start_at", "end_at", "anchor_at", "max_occurrences",
         "spread_seconds", "paused")
 CONTENT = ("tenant", "name", "target_kind", "task", "args", "kwargs", "headers", "pool", "priority",
@@ -31,10 +40,16 @@ CONTENT = ("tenant", "name", "target_kind", "task", "args", "kwargs", "headers",
            "expires_after_seconds", "misfire", "misfire_cap", "grace_seconds", "key_scope")
 LIMITS = ("weight", "max_running", "paused")
 
-_NAMES = ("chrono_job_edited", "chrono_job_added", "chrono_tenant_changed")
+_NAMES = ("chrono_job_edited", "chrono_job_added", "chrono_tenant_changed", "chrono_job_raised", "chrono_job_deleted")
 _UNPLANNED = "NEW.next_run_at IS NULL AND NOT NEW.paused AND NEW.finished_at IS NULL AND NEW.quarantined_reason = ''"
 _CARRIED = """(SELECT MIN(e.scheduled_at) FROM chrono_execution e WHERE e.job_id = NEW.id AND e.kind = 'schedule'
     AND e.attempt = 1 AND e.state IN ('scheduled', 'queued'))"""
+
+_TO_VOID = 'INSERT INTO chrono_pending_void (job_id, tenant, "partition", version)'
+_VOID_AGAIN = """ON CONFLICT (job_id) DO UPDATE SET version = excluded.version, told = false,
+    created_at = excluded.created_at WHERE excluded.version > chrono_pending_void.version"""
+_MAY_HAVE_ROWS = """(OLD.finished_at IS NULL OR EXISTS (SELECT 1 FROM chrono_execution e
+    WHERE e.job_id = OLD.id AND e.state IN ('scheduled', 'queued', 'running')))"""
 
 
 def _row(of: str, columns: tuple[str, ...]) -> str:
@@ -44,6 +59,11 @@ def _row(of: str, columns: tuple[str, ...]) -> str:
 _POSTGRES = f"""
 CREATE OR REPLACE FUNCTION chrono_job_edited() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     NEW.version := OLD.version + 1;
+    IF NEW.quarantined_reason <> '' OR {_row('OLD', PLAN)} IS DISTINCT FROM {_row('NEW', PLAN)} THEN
+        NEW.plan_version := NEW.version;
+        NEW.paused_at := CASE WHEN NEW.paused THEN COALESCE(OLD.paused_at, clock_timestamp()) END;
+    END IF;
+    {_TO_VOID} VALUES (NEW.id, NEW.tenant, NEW.partition, NEW.version) {_VOID_AGAIN};
     IF NEW.paused THEN
         NEW.next_run_at := NULL; NEW.replan := false;
     ELSIF NEW.finished_at IS NOT NULL THEN
@@ -58,6 +78,18 @@ END $$;
 CREATE OR REPLACE TRIGGER chrono_job_edited BEFORE UPDATE OF {', '.join(PLAN + CONTENT)} ON chrono_job FOR EACH ROW
     WHEN (OLD.version = NEW.version AND {_row('OLD', PLAN + CONTENT)} IS DISTINCT FROM {_row('NEW', PLAN + CONTENT)})
     EXECUTE FUNCTION chrono_job_edited();
+CREATE OR REPLACE FUNCTION chrono_job_raised() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    {_TO_VOID} VALUES (NEW.id, NEW.tenant, NEW.partition, NEW.version) {_VOID_AGAIN};
+    RETURN NULL;
+END $$;
+CREATE OR REPLACE TRIGGER chrono_job_raised AFTER UPDATE OF version ON chrono_job FOR EACH ROW
+    WHEN (OLD.version < NEW.version) EXECUTE FUNCTION chrono_job_raised();
+CREATE OR REPLACE FUNCTION chrono_job_deleted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    {_TO_VOID} SELECT OLD.id, OLD.tenant, OLD.partition, {GONE_VERSION} WHERE {_MAY_HAVE_ROWS} {_VOID_AGAIN};
+    RETURN NULL;
+END $$;
+CREATE OR REPLACE TRIGGER chrono_job_deleted AFTER DELETE ON chrono_job FOR EACH ROW
+    EXECUTE FUNCTION chrono_job_deleted();
 CREATE OR REPLACE FUNCTION chrono_job_added() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     NEW.next_run_at := clock_timestamp(); NEW.replan := true;
     RETURN NEW;
@@ -71,9 +103,10 @@ END $$;
 CREATE OR REPLACE TRIGGER chrono_tenant_changed BEFORE INSERT OR UPDATE OF {', '.join(LIMITS)} ON chrono_tenant
     FOR EACH ROW EXECUTE FUNCTION chrono_tenant_changed();
 """
-_INSTALLED = """SELECT count(*) = 3 AND max(obj_description(tgfoid, 'pg_proc')) FILTER (WHERE tgname =
+_INSTALLED = """SELECT count(*) = 5 AND max(obj_description(tgfoid, 'pg_proc')) FILTER (WHERE tgname =
 'chrono_job_edited') = %s
-FROM pg_trigger WHERE tgname IN ('chrono_job_edited', 'chrono_job_added', 'chrono_tenant_changed')
+FROM pg_trigger WHERE tgname IN ('chrono_job_edited', 'chrono_job_added', 'chrono_tenant_changed', 'chrono_job_raised',
+    'chrono_job_deleted')
     AND tgrelid IN ('chrono_job'::regclass, 'chrono_tenant'::regclass)"""
 
 _NOW = "STRFTIME('%Y-%m-%d %H:%M:%f', 'now')"
@@ -88,6 +121,8 @@ _SQLITE = (
     f"""CREATE TRIGGER chrono_job_edited AFTER UPDATE OF {', '.join(PLAN + CONTENT)} ON chrono_job FOR EACH ROW
 WHEN NEW.version = OLD.version AND {_changed(PLAN + CONTENT)} BEGIN
     UPDATE chrono_job SET version = version + 1,
+        plan_version = CASE WHEN {_REPLANNED} THEN version + 1 ELSE plan_version END,
+        paused_at = CASE WHEN NOT NEW.paused THEN NULL ELSE COALESCE(paused_at, {_NOW}) END,
         next_run_at = CASE WHEN NEW.paused THEN NULL WHEN NEW.finished_at IS NOT NULL THEN next_run_at
             WHEN {_REPLANNED} THEN {_NOW} ELSE COALESCE(MIN(next_run_at, {_CARRIED}), next_run_at, {_CARRIED}) END,
         replan = CASE WHEN NEW.paused THEN 0 WHEN NEW.finished_at IS NOT NULL THEN replan
@@ -102,6 +137,13 @@ END""",
     f"""CREATE TRIGGER chrono_tenant_changed AFTER UPDATE OF {', '.join(LIMITS)} ON chrono_tenant FOR EACH ROW
 WHEN {_changed(LIMITS)} BEGIN
     UPDATE chrono_tenant SET updated_at = {_NOW} WHERE slug = NEW.slug;
+END""",
+    f"""CREATE TRIGGER chrono_job_raised AFTER UPDATE OF version ON chrono_job FOR EACH ROW
+WHEN OLD.version < NEW.version BEGIN
+    {_TO_VOID} VALUES (NEW.id, NEW.tenant, NEW."partition", NEW.version) {_VOID_AGAIN};
+END""",
+    f"""CREATE TRIGGER chrono_job_deleted AFTER DELETE ON chrono_job FOR EACH ROW WHEN {_MAY_HAVE_ROWS} BEGIN
+    {_TO_VOID} VALUES (OLD.id, OLD.tenant, OLD."partition", {GONE_VERSION}) {_VOID_AGAIN};
 END""",
 )
 
@@ -118,3 +160,11 @@ def install(connection: BaseDatabaseWrapper) -> None:
             for name, statement in zip(_NAMES, _SQLITE, strict=True):
                 cursor.execute(f"DROP TRIGGER IF EXISTS {name}")
                 cursor.execute(statement)
+
+
+def remove(connection: BaseDatabaseWrapper) -> None:
+    """Take the triggers away on SQLite, which refuses to change a table while a trigger names what is changed."""
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            for name in _NAMES:
+                cursor.execute(f"DROP TRIGGER IF EXISTS {name}")

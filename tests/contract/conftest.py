@@ -19,7 +19,7 @@ from django.db.models import F
 
 from chrono_beat.core.ids import execution_id, from_us, partition_of, to_us
 from chrono_beat.testing.clock import ManualClock
-from chrono_beat.testing.memory_jobs import MemoryJob, MemoryJobStore, MemoryTenant
+from chrono_beat.testing.memory_jobs import PLAN, MemoryJob, MemoryJobStore, MemoryTenant
 from chrono_beat_django import models
 from chrono_beat_django.store import DjangoJobStore
 from tests.settings import sqlite_database
@@ -50,7 +50,7 @@ class MemoryBench:
         self.store.edit_job(job_id, values)
 
     def delete(self, job_id: str) -> None:
-        del self.store.jobs[job_id]
+        self.store.delete_job(job_id)
 
     def add_execution(self, job_id: str, scheduled_us: int, **values: Any) -> str:
         return self.store.add_execution(job_id, scheduled_us, **values)
@@ -104,7 +104,8 @@ class DjangoBench:
 
     def clean(self) -> None:
         """Empty the tables; the partitions and lanes are nobody's."""
-        for model in (models.Job, models.Execution, models.Dispatcher, models.JobEvent, models.Tenant, models.Lane):
+        for model in (models.Job, models.Execution, models.Dispatcher, models.JobEvent, models.Tenant, models.Lane,
+                      models.PendingVoid):
             self.execute(f"DELETE FROM {model._meta.db_table}")
         models.Partition.objects.using(self.alias).update(
             owner="", epoch=0, loaded_epoch=0, expires_at=models.FIRST_INSTANT, offered=False)
@@ -129,7 +130,9 @@ class DjangoBench:
         return job_id
 
     def edit(self, job_id: str, **values: Any) -> None:
-        models.Job.objects.using(self.alias).filter(id=job_id).update(version=F("version") + 1, **_columns(values))
+        planned = {} if PLAN.isdisjoint(values) else {"plan_version": F("version") + 1}
+        models.Job.objects.using(self.alias).filter(id=job_id).update(
+            version=F("version") + 1, **planned, **_columns(values))
 
     def delete(self, job_id: str) -> None:
         models.Job.objects.using(self.alias).filter(id=job_id).delete()

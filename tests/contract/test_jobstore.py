@@ -246,18 +246,6 @@ def test_an_edits_claim_takes_over_the_open_row_in_place(bench, store, epochs, p
     assert (row.state, row.job_version, row.holder_epoch) == ("scheduled", 2, epochs[row.partition])
 
 
-def test_taking_over_a_published_row_leaves_its_state_and_does_not_bring_it_into_the_wheel(bench, store, epochs, past):
-    job_id = bench.add_job("j", next_run_us=past)
-    key = claimed(store, epochs)[0].execution_id
-    store.mark_queued([(key, past)])
-    bench.edit(job_id, next_run_us=past)
-
-    assert claimed(store, epochs) == []
-
-    row, = bench.rows(job_id)
-    assert (row.state, row.job_version, row.published_us) == ("queued", 2, past)
-
-
 def test_inv02_a_claim_leaves_an_occurrence_that_has_ended_alone(bench, store, epochs, past):
     job_id = bench.add_job("j", next_run_us=past)
     key = claimed(store, epochs)[0].execution_id
@@ -338,7 +326,7 @@ def test_load_scheduled_bounds_what_it_takes_of_a_dead_dispatcher(bench, store, 
 def test_load_scheduled_leaves_old_versions_and_cancelled_rows_alone(bench, store, epochs, past):
     job_id = bench.add_job("j", next_run_us=None, paused=True)
     bench.add_execution(job_id, past - MINUTE)
-    bench.edit(job_id, task="tests.other")
+    bench.edit(job_id, expression="90")
     cancelled = bench.add_execution(job_id, past)
     bench.set_row(cancelled, cancel_requested_us=past)
     gone = bench.add_job("gone", next_run_us=None, paused=True)
@@ -572,6 +560,7 @@ def test_rule08_superseded_rows_are_those_that_nobody_may_publish_any_more(bench
         (keys["gone"], jobs["gone"], "default", GONE_VERSION)])
     assert len(store.superseded(ALL, 2)) == 2
     assert store.superseded([0, 1], 10) == []
+    assert (keys["running"], jobs["running"], "default", 2) in store.superseded(ALL, 10, running=True)
 
 
 def test_tenant_limits_are_all_that_differ_or_what_changed(bench, store):

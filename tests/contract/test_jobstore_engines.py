@@ -10,7 +10,7 @@ from chrono_beat.core.errors import StoreUnavailable
 from chrono_beat.core.ids import execution_id, from_us, partition_of
 from chrono_beat.core.records import Claim, Ending, Occurrence
 from chrono_beat_django.models import Job
-from chrono_beat_django.store import postgres_claim, postgres_claims, postgres_days, postgres_records, sqlite_claims
+from chrono_beat_django.store import postgres_claim, postgres_claims, postgres_edits, postgres_records, sqlite_claims
 from chrono_beat_django.store.postgres_sql import array, bounds, held_parameters, key_parameters
 from chrono_beat_django.store.sqlite_sql import text
 
@@ -178,7 +178,8 @@ def plan_of(bench, sql, parameters, mode):
         numbered = numbered.replace("%s", f"${number}", 1)
     with connections[bench.alias].cursor() as cursor:
         cursor.execute(f"PREPARE planned AS {numbered}")
-        cursor.execute(f"EXPLAIN EXECUTE planned ({', '.join(['%s'] * len(parameters))})", parameters)
+        given = f"({', '.join(['%s'] * len(parameters))})" if parameters else ""
+        cursor.execute(f"EXPLAIN EXECUTE planned {given}", parameters)
         plan = "\n".join(row[0] for row in cursor.fetchall())
         cursor.execute("DEALLOCATE planned")
     return plan
@@ -206,7 +207,10 @@ def test_at_a_million_rows_every_look_is_a_range_scan_and_never_reads_a_table(mi
         "SOMETHING_FREE": (postgres_claims.SOMETHING_FREE, [past, past], "due_at_idx"),
         "MARK_QUEUED": (postgres_claims.MARK_QUEUED, by_key, "job_id_scheduled_at_attempt"),
         "OPEN": (postgres_records.OPEN, [*by_key[:3], *by_key[4:]], "job_id_scheduled_at_attempt"),
-        "SUPERSEDED": (postgres_days.SUPERSEDED, [array(ALL), 100, 100], "partition_due_at_idx"),
+        "LOAD_EDITED": (postgres_claims.LOAD_EDITED, [*held_parameters(epochs), past, past, 100],
+                        "job_id_scheduled_at_attempt"),
+        "SUPERSEDED": (postgres_edits.SUPERSEDED, ["f", 100, array(ALL), 100], "job_id_scheduled_at_attempt"),
+        "DONE_WITH": (postgres_edits.DONE_WITH, [], "job_id_scheduled_at_attempt"),
     }
 
     for name, (sql, parameters, index) in looks.items():

@@ -118,8 +118,12 @@ def test_an_unknown_event_is_refused():
 
 @pytest.mark.parametrize(("version", "reason"), [(9, "superseded"), (GONE_VERSION, "deleted")])
 def test_a_void_ends_rows_older_than_it_under_the_version_that_was_read(version, reason):
-    assert decide("voided", execution(), version=version) == (
+    assert decide("voided", execution()._replace(state="queued"), version=version) == (
         Ending(ID, "cancelled", reason, AT, "w1", 2, "", 7, 4, 2), None, None)
+
+
+def test_rule12_a_void_of_what_began_and_will_not_be_heard_of_again_is_not_called_cancelled():
+    assert decide("voided", execution(), version=9) == (Ending(ID, "dead", "unknown", AT, "w1", 2, "", 7, 4, 2), None, None)
 
 
 def test_a_void_leaves_a_row_that_the_new_plan_has_taken_over():

@@ -27,7 +27,8 @@ end
 x = x or {state = 'v', ver = '0', job = job, tenant = tenant}
 local ver = x.ver
 x.ver = version
-local outcome = append('voided', id, x)
+-- What began on a delivery that was lost is not called cancelled.
+local outcome = append(x.begun and 'lost' or 'voided', id, x, x.begun and '{"voided": true}')
 x.ver = ver
 withdraw(id, x)
 tombstone(id, x, 'x', outcome)
