@@ -325,3 +325,41 @@ def test_inv04_waiters_whose_lock_or_queue_was_deleted_come_forward(bench):
     assert bench.one().execution_id == waiting[0].execution_id
     bench.client.delete(bench.key("lock", "job"))
     assert bench.publish(waiting[1]) == ["published"]
+
+
+# -- invariant 9: two dispatchers at once ------------------------------------------------------------------------------
+
+
+def test_inv09_r152_two_dispatchers_at_the_same_moment_never_make_two_of_a_job_active(bench):
+    """A thousand rounds: one publishes the schedule's occurrence, the other a manual run, as soon as both are there."""
+    rounds = 1_000
+    stores = [RedisQueueStore(bench.url) for _ in range(2)]
+    gate = threading.Barrier(3, timeout=30)
+    replies = [[], []]
+
+    def publish(which):
+        for n in range(rounds):
+            item = bench.item("job", n, kind=("schedule", "manual")[which], execution_id=f"job:2026{n:04d}T09000{which}Z:1")
+            gate.wait()
+            replies[which] += stores[which].publish(LANE, 1, item.due_us + 3600 * SECOND, [item]).replies
+            gate.wait()
+
+    threads = [threading.Thread(target=publish, args=(which,)) for which in range(2)]
+    for thread in threads:
+        thread.start()
+    drawn = []
+    for n in range(rounds):
+        gate.wait()
+        early = bench.draw()                              # at times before the second one is published
+        gate.wait()
+        held = early + bench.draw()
+        assert len(held) == 1, n
+        drawn += held
+        bench.settle(held[0])
+    for thread, store in zip(threads, stores, strict=True):
+        thread.join()
+        store.close()
+
+    pairs = {tuple(pair) for pair in zip(*replies, strict=True)}
+    assert pairs <= {("published", "skipped"), ("skipped", "published")}
+    assert len({d.execution_id for d in drawn}) == rounds
