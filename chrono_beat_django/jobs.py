@@ -30,16 +30,17 @@ from chrono_beat.core.errors import (
 from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import Schedule
 from chrono_beat_django import wiring
+from chrono_beat_django.backfill import DEFAULT_LIMIT, backfill, check_missed, fill_pauses
+from chrono_beat_django.dead_letters import replay
 from chrono_beat_django.models import SOURCES, Execution, ExecutionQuerySet, Job, JobQuerySet, new_job_id
 from chrono_beat_django.preview import Preview, preview
 from chrono_beat_django.store import definitions as store
 
 __all__ = [
-    "Changed", "Preview", "change", "create", "create_from", "delete", "executions", "get", "list", "pause", "preview",
-    "resume", "trigger", "update", "warnings_for",
+    "Changed", "Preview", "backfill", "change", "create", "create_from", "delete", "executions", "get", "list", "pause",
+    "preview", "replay", "resume", "trigger", "update", "warnings_for",
 ]
 
-MAX_TOKEN_CHARACTERS = 200
 _SCHEDULE_FIELDS = ("schedule_kind", "expression", "timezone", "start", "end", "anchor")
 _WAYS = ("cron", "every", "at", "schedule")
 _CHANGEABLE = frozenset(definitions.FIELDS) - {"tenant"}
@@ -184,16 +185,34 @@ def pause(job: Job | uuid.UUID | str, *, note: str = "", actor: str | None = Non
     return change(job, "pause", actor, {"paused": True} | ({"note": note} if note else {})).job
 
 
-def resume(job: Job | uuid.UUID | str, *, note: str | None = None, actor: str | None = None) -> Job:
-    """Fire a paused job again from now on; what fell into the pause is not made up for.
+def resume(
+    job: Job | uuid.UUID | str, *, missed: str | None = None, limit: int = DEFAULT_LIMIT, note: str | None = None,
+    actor: str | None = None,
+) -> Job:
+    """Fire a paused job again from now on; what fell into the pause is not made up for unless asked.
 
     Args:
+        missed: None to look forward only; "latest" to run the newest occurrence that fell into the pause, "all" to run
+            the newest *limit* of them: as a backfill, under the tenant's cap.
+        limit: how many "all" runs at most, 1 to 10,000.
         note: a new note; None leaves it as it is.
 
     Raises:
         NotFound: there is no such job.
+        InvalidInput: *missed* or *limit* is none of these.
     """
-    return change(job, "resume", actor, {"paused": False} | ({} if note is None else {"note": note})).job
+    check_missed(missed, limit)
+    with transaction.atomic(using=store.alias()):
+        since = store.lock_job(_id_of(job)).paused_at
+        changed = change(job, "resume", actor, {"paused": False} | ({} if note is None else {"note": note}))
+        if missed is not None and since is not None and "paused" in changed.columns:
+            now_us = wiring.now_us()
+            made = fill_pauses([(changed.job, since)], missed, limit=limit, now=ids.from_us(now_us))
+            if made and changed.job.finished_at is not None:
+                store.reopen(changed.job)           # a one-off: over when its late run has ended
+            store.write_event(changed.job, "backfill", actor, now_us, {
+                "start": since, "end": ids.from_us(now_us), "missed": missed, "created": made})
+    return changed.job
 
 
 def delete(job: Job | uuid.UUID | str, *, actor: str | None = None) -> None:
@@ -222,8 +241,7 @@ def trigger(job: Job | uuid.UUID | str, *, token: str | None = None, actor: str 
         NotFound: there is no such job.
         InvalidInput: the token is not a text of 1 to 200 characters.
     """
-    if token is not None and (not isinstance(token, str) or not 1 <= len(token) <= MAX_TOKEN_CHARACTERS):
-        raise InvalidInput(Problem("token", f"must be a text of 1 to {MAX_TOKEN_CHARACTERS} characters"))
+    store.check_token(token)
     with transaction.atomic(using=store.alias()):
         found = store.lock_job(_id_of(job))
         now_us = wiring.now_us()
@@ -232,7 +250,7 @@ def trigger(job: Job | uuid.UUID | str, *, token: str | None = None, actor: str 
         execution = store.insert_manual(found, now_us)
         detail = {"execution": execution.id} | ({} if token is None else {"token": token})
         store.write_event(found, "trigger", actor, now_us, detail)
-        transaction.on_commit(_wake, using=store.alias())
+        transaction.on_commit(wiring.wake_dispatchers, using=store.alias())
     return execution
 
 
@@ -368,16 +386,9 @@ def _tell(job: Job, *, void: bool) -> None:
                 stacklevel=2,
             )
         else:
-            _wake()
+            wiring.wake_dispatchers()
 
     transaction.on_commit(tell, using=store.alias())
-
-
-def _wake() -> None:
-    try:
-        wiring.queue().wake_dispatchers()
-    except QueueUnavailable:
-        pass                                        # the dispatchers look for themselves each second
 
 
 def _when(given: Mapping[str, Any]) -> dict[str, Any]:

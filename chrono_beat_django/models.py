@@ -185,6 +185,10 @@ class ExecutionQuerySet(models.QuerySet["Execution"]):
         """Keep those that have not ended."""
         return self.filter(state__in=lifecycle.OPEN)
 
+    def dead_letters(self) -> ExecutionQuerySet:
+        """Keep those whose last attempt failed and that nobody has replayed or discarded."""
+        return self.filter(state=lifecycle.DEAD, handled_at__isnull=True)
+
     def of_job(self, job_id: uuid.UUID | str) -> ExecutionQuerySet:
         """Keep one job's, newest occurrence first, in the order of the database's key."""
         return self.filter(job_id=job_id).order_by("-scheduled_at", "-attempt")

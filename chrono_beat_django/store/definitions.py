@@ -20,6 +20,7 @@ from chrono_beat.core.retry import Retry
 from chrono_beat_django.models import Execution, Job, JobEvent, Tenant
 from chrono_beat_django.store import layout
 
+MAX_TOKEN_CHARACTERS = 200
 TOKEN_DAYS = 7
 """Days for which a trigger's request token is remembered."""
 
@@ -124,6 +125,12 @@ def save(job: Job) -> None:
     _saved(job, force_update=True)
 
 
+def reopen(job: Job) -> None:
+    """Let a job that was just found to be over wait for executions that were added since."""
+    job.finished_at = None
+    Job.objects.using(alias()).filter(id=job.id).update(finished_at=None)
+
+
 def _saved(job: Job, **how: bool) -> None:
     try:
         with transaction.atomic(using=alias()):             # a savepoint: the caller's transaction goes on
@@ -181,15 +188,31 @@ def insert_manual(job: Job, now_us: int) -> Execution:
 
 def triggered(job: Job, token: str, now_us: int) -> Execution | None:
     """Return the execution that an earlier trigger with the same token made; None where there was none."""
+    made = earlier(job, "trigger", token, now_us)
+    return None if made is None else Execution.objects.using(alias()).filter(id=made["execution"]).first()
+
+
+def earlier(job: Job, action: str, token: str, now_us: int) -> dict[str, Any] | None:
+    """Return what the audit says of an earlier request with the same token; None where there was none."""
     events = JobEvent.objects.using(alias()).filter(
-        job_id=job.id, action="trigger", at__gte=ids.from_us(now_us) - timedelta(days=TOKEN_DAYS),
+        job_id=job.id, action=action, at__gte=ids.from_us(now_us) - timedelta(days=TOKEN_DAYS),
         detail__contains=json.dumps(token, ensure_ascii=False),
     )
-    for detail in events.values_list("detail", flat=True):
-        made = json.loads(detail)
-        if made.get("token") == token:
-            return Execution.objects.using(alias()).filter(id=made["execution"]).first()
+    for text in events.values_list("detail", flat=True):
+        detail: dict[str, Any] = json.loads(text)
+        if detail.get("token") == token:
+            return detail
     return None
+
+
+def check_token(token: object) -> None:
+    """Refuse what is no request token.
+
+    Raises:
+        InvalidInput: it is neither None nor a text of 1 to 200 characters.
+    """
+    if token is not None and (not isinstance(token, str) or not 1 <= len(token) <= MAX_TOKEN_CHARACTERS):
+        raise InvalidInput(Problem("token", f"must be a text of 1 to {MAX_TOKEN_CHARACTERS} characters"))
 
 
 def write_event(job: Job, action: str, actor: str | None, at_us: int, detail: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ middle.
 There are two forms, since 20,000 claims a second leave 50 µs each. PLAIN is for batches in which every job fires
 once, as nearly all do. It can't meet a row that is there already: that happens after an edit has moved next_run back,
 ends in a violated key, and is done again by GENERAL, which can do everything: several occurrences or none, missed
-ones, taking over an open row in place, and the end of a schedule.
+ones, taking over an open row in place (but never a backfill's: it will run by itself), and the end of a schedule.
 """
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ON CONFLICT (job_id, scheduled_at, attempt) DO UPDATE SET
     finished_at = CASE e.state WHEN 'scheduled' THEN EXCLUDED.finished_at ELSE e.finished_at END,
     missed_count = CASE e.state WHEN 'scheduled' THEN EXCLUDED.missed_count ELSE e.missed_count END,
     first_missed_at = CASE e.state WHEN 'scheduled' THEN EXCLUDED.first_missed_at ELSE e.first_missed_at END
-    WHERE e.state IN ('scheduled', 'queued', 'running')
+    WHERE e.state IN ('scheduled', 'queued', 'running') AND e.kind = 'schedule'
 RETURNING e.id, e.state"""
 
 

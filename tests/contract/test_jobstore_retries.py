@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from chrono_beat.core.records import Ending, NewAttempt
+from chrono_beat.core.records import Claim, Ending, NewAttempt, Occurrence
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -39,3 +39,19 @@ def test_what_was_asked_for_keeps_its_kind_in_its_next_attempts(bench, store, pa
     assert (second.kind, second.attempt, second.retries, second.due_us) == (following, 5, 1, past + 30 * SECOND)
     for same in ("scheduled_us", "first_due_us", "job_version", "args", "kwargs", "tenant", "partition"):
         assert getattr(second, same) == getattr(first, same)
+
+
+def test_a_claim_leaves_a_backfill_of_the_same_instant_alone(bench, store, past, epochs):
+    """It is open and will run by itself: the claim must neither run it twice nor call it missed."""
+    job_id = bench.add_job("job", next_run_us=past)
+    key = bench.add_execution(job_id, past, kind="backfill")
+    [job] = store.due_jobs(ALL, store.now_us(), 10)
+
+    claimed = store.claim("a", [Claim(
+        job_id, job.partition, job.version, past, epochs[job.partition], past + 3 * MINUTE,
+        [Occurrence(past, past, "missed", 3, past - 2 * MINUTE), Occurrence(past + MINUTE, past + MINUTE)], job.content)])
+
+    assert [row.scheduled_us for row in claimed] == [past + MINUTE]
+    first, second = bench.rows()
+    assert (first.execution_id, first.kind, first.state, first.holder_epoch) == (key, "backfill", "scheduled", 0)
+    assert (second.kind, second.state) == ("schedule", "scheduled")
