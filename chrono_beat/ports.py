@@ -21,6 +21,7 @@ from chrono_beat.core.records import (
     NewAttempt,
     OpenExecution,
     Outcome,
+    Parked,
     PartitionLease,
     PublishItem,
     PublishResult,
@@ -222,6 +223,23 @@ class QueueStore(Protocol):
 
     def give_back(self, lane: int, worker: str, holds: Sequence[Hold]) -> int:
         """Return deliveries that never began, to the front of their tenant; returns how many were the worker's."""
+
+    # -- tasks that a worker does not know
+
+    def park(self, lane: int, worker: str, parks: Sequence[tuple[Hold, str]]) -> int:
+        """Lay deliveries aside whose task (the text) the worker does not know, as if they had not been handed out. No draw
+        finds them, so neither this worker nor another one of its kind gets them again. Returns how many were the worker's."""
+
+    def parked(self, lane: int, limit: int) -> list[Parked]:
+        """Return what lies aside, the oldest first."""
+
+    def draw_parked(self, lane: int, worker: str, execution_ids: Sequence[str], lease_us: int) -> list[Delivery]:
+        """Draw those of the executions that still lie aside and whose tenants have room, for a worker that knows their
+        tasks."""
+
+    def end_parked(self, lane: int, patience_us: int, limit: int) -> list[Parked]:
+        """End what has lain aside for longer than that, with the outcome "no_worker"; expire and drop what must not run any
+        more. Looks at *limit* executions, the oldest first; returns those that ended as "no_worker"."""
 
     def store_retry(self, lane: int, hold: Hold, retry: Mapping[str, object]) -> bool:
         """Keep what ``self.retry()`` asked for, until the delivery is settled; False if the hold is stale."""

@@ -71,6 +71,10 @@ EVENTS: dict[str, Event] = {
     "reaped": _event(_WARNING, "lane reaped", "leases that had run out: handed out again, or dead-lettered"),
     "withdrawn": _event(_WARNING, "lane stops", "told to make room and still running after the grace: lease taken away"),
     "skipped_in_a_row": _event(_WARNING, "lane job_id tenant count blocked_by", "so many occurrences found one active"),
+    "reap_capped": _event(_ERROR, "lane reaped", "those of them that were reaped too often and are dead letters now"),
+    "stranded": _event(_ERROR, "lane executions", "kept for long enough: no worker came that knows their task"),
+    "no_worker": _event(_WARNING, "pool task jobs", "jobs that will soon be due, and no live worker knows their task"),
+    "worker_found": _event(_INFO, "pool task jobs", "jobs whose flag was taken away: a live worker knows their task"),
     "voided": _event(_INFO, "lane execution_id answer", "a row of an old plan was brought to its end"),
     "kept": _event(_INFO, "removed", "finished executions past retention that were removed"),
 }

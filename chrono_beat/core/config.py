@@ -33,6 +33,7 @@ class Config:
         stop_grace: seconds that a body in threads, greenlets or solo has to return by itself after it was cancelled or
             replaced; then its delivery is settled without it.
         reap_cap: reaps of one execution before it is dead-lettered.
+        no_worker_after: seconds that an execution is kept whose task no worker knows.
         reap_every: seconds between two looks for expired leases.
         replace_grace: seconds that a run may still take when another one is to take its place (policy replace).
         record_batch: outcomes recorded in one transaction.
@@ -59,6 +60,7 @@ class Config:
     skew_margin: float = 0.5
     stop_grace: float = 30.0
     reap_cap: int = 5
+    no_worker_after: float = 600.0
     reap_every: float = 1.0
     replace_grace: float = 30.0
     record_batch: int = 1000
@@ -74,8 +76,8 @@ NAMES = tuple(f.name.upper() for f in fields(Config))
 _AT_LEAST = {
     "partitions": 1, "lanes": 1, "horizon": 1, "look_ahead_every": 0.05, "claim_batch": 1, "publish_batch": 1, "lease_ttl": 1,
     "renew_every": 0.1, "partition_lease_ttl": 1, "partition_renew_every": 0.1, "skew_margin": 0,
-    "stop_grace": 0.1, "reap_cap": 1, "reap_every": 0.05, "replace_grace": 0, "record_batch": 1, "max_payload": 1,
-    "retention_days": 1,
+    "stop_grace": 0.1, "reap_cap": 1, "reap_every": 0.05, "no_worker_after": 1, "replace_grace": 0, "record_batch": 1,
+    "max_payload": 1, "retention_days": 1,
 }
 _AT_MOST = {"partitions": MAX_PARTITIONS, "lanes": MAX_LANES, "horizon": 600, "publish_batch": 1000, "claim_batch": 10_000}
 _RELATIONS = (

@@ -286,6 +286,7 @@ _PLAIN_ENDS = {
     RAN_REJECTED: (lifecycle.DEAD, "invalid"),
     RAN_LOST: (lifecycle.DEAD, "worker_lost"),             # and expired before it could be handed out again
     "reap_cap": (lifecycle.DEAD, "reap_cap"),
+    "no_worker": (lifecycle.DEAD, "no_worker"),            # lay aside for long enough; no worker came that knows its task
     "skipped": (lifecycle.SKIPPED, "overlap"),
     "expired": (lifecycle.EXPIRED, ""),
 }

@@ -269,6 +269,17 @@ class Reaped(NamedTuple):
     capped: bool
 
 
+class Parked(NamedTuple):
+    """An execution that lies aside: the workers that drew it do not know its task."""
+
+    execution_id: str
+    job_id: str
+    tenant: str
+    pool: str
+    task: str
+    since_us: int
+
+
 class Outcome(NamedTuple):
     """An entry of a lane's outcome stream, in the order it was appended.
 
@@ -276,7 +287,7 @@ class Outcome(NamedTuple):
         entry_id: the stream entry.
         lane: where it stands.
         generation: the lane's generation when it was appended.
-        event: "started", "skipped", "expired", "voided" or one of RAN_… or "reap_cap".
+        event: "started", "skipped", "expired", "voided" or one of RAN_… or "reap_cap", "no_worker".
         execution_id, job_id, tenant, version: which execution.
         token: of the delivery; "" where there was none.
         worker: name of the worker; "" where there was none.

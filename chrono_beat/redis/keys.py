@@ -42,7 +42,8 @@ LANE_KEYS = (
     KeyPattern("x:<execution id>", "string",
                "marker, running record or tombstone of an execution, a MessagePack map: state, ver, job, tenant, pool, "
                "prio, exp, entry, since, token, given (deliveries), reaps, worker, front, begun, lost, retry, "
-               "payload, out; lock and group (what it needs), at (where it waits), ends (it is in ends), stop (when its "
+               "payload, parked, parked_at, out; "
+               "lock and group (what it needs), at (where it waits), ends (it is in ends), stop (when its "
                "grant is withdrawn), by (for whom), unk (it may have run in a lost generation)",
                "a tombstone 60 s after its outcome was acknowledged; a dropped marker after 8 days", True),
     KeyPattern("s:<pool>:<tenant>:<prio>", "stream",
@@ -59,6 +60,7 @@ LANE_KEYS = (
                "priority 5 from that id on", "with its last field", True),
     KeyPattern("floor:<pool>", "string", "virtual time below which no tenant enters", "deleted when no tenant waits",
                True),
+    KeyPattern("parked", "zset", "execution id whose task no worker knew that drew it -> since when (µs)", WITH_LAST, True),
     KeyPattern("run:<tenant>", "set", "execution ids that hold a slot", WITH_LAST, True),
     KeyPattern("own:<worker>", "set", "execution ids that the worker holds", WITH_LAST, True),
     KeyPattern("lock:<name>", "string",

@@ -44,6 +44,7 @@ from chrono_beat.redis.keys import (
     VOID_TTL_MS,
     Keys,
 )
+from chrono_beat.redis.parked import ParkedOnRedis
 from chrono_beat.redis.scripts import script
 
 MAX_CREDIT = 1000                # executions of one draw; bounds the arguments of one command inside the script
@@ -125,7 +126,7 @@ def _settled(words: list[bytes] | None) -> list[str]:
     return [word.decode() for word in words]
 
 
-class RedisQueueStore:
+class RedisQueueStore(ParkedOnRedis):
     """Streams, leases, locks and outcomes in Redis.
 
     Args:

@@ -1,10 +1,13 @@
 """The reaper: deliveries whose lease has run out go back to the front of their tenant, under the same id.
 
 Nobody notices a worker's death; its leases just stop being renewed. A reap is counted, and after a number of them the
-execution is dead-lettered instead (invariant 6). The script is atomic, so any number of reapers may run.
+execution is dead-lettered instead (invariant 6). That budget is apart from the attempts. The scripts are atomic, so any
+number of reapers may run.
 
 It also does what time asks for at the overlap locks: one that was told to make room (policy replace) is told again at
 each look, and its lease is withdrawn when its grace is over. The instant is kept in Redis, so no crash loses it.
+
+And it ends what has lain aside for too long, because no worker came that knows its task.
 """
 from __future__ import annotations
 
@@ -34,6 +37,7 @@ class Reaper(Service):
         self._queue = queue
         self._lanes = config.lanes
         self._cap = config.reap_cap
+        self._patience_us = round(config.no_worker_after * 1_000_000)
         self._every_us = round(config.reap_every * 1_000_000)
 
     def step(self, now_us: int) -> int:
@@ -44,12 +48,19 @@ class Reaper(Service):
             try:
                 reaped = self._queue.reap(lane, self._cap, REAP_LIMIT)
                 self._tend(lane)
+                stranded = self._queue.end_parked(lane, self._patience_us, REAP_LIMIT)
             except QueueUnavailable as error:
                 failure = error
                 continue
             if reaped:
                 emit("reaped", lane=lane, reaped=reaped)
                 more |= len(reaped) >= REAP_LIMIT
+                capped = [each for each in reaped if each.capped]
+                if capped:
+                    emit("reap_capped", lane=lane, reaped=capped)
+            if stranded:
+                emit("stranded", lane=lane, executions=stranded)
+                more |= len(stranded) >= REAP_LIMIT
         if failure is not None and not more:
             raise failure
         return 0 if more else self._every_us

@@ -37,3 +37,5 @@ class Copy:
     retry: Mapping[str, Any] | None = None
     outcome: str = ""
     goes_us: int | None = None
+    parked: str = ""
+    parked_us: int | None = None

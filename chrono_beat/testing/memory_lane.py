@@ -197,11 +197,15 @@ class Lane(Locks):
         self.release_grant(copy)
         self.make_ready(copy)
 
-    def give_back(self, copy: Copy) -> None:
+    def unhand(self, copy: Copy) -> None:
         """Take back a delivery that never began, as if it had not been handed out."""
         copy.given -= 1
         copy.begun = "" if copy.begun == copy.token else copy.begun
         copy.token = ""
+
+    def give_back(self, copy: Copy) -> None:
+        """Take back a delivery that never began, to the front of its tenant."""
+        self.unhand(copy)
         if copy.stop_us is None:
             self.requeue(copy)
         else:
@@ -263,21 +267,32 @@ class Lane(Locks):
     def grant(self, pool: str, tenant: str, worker: str, expires_us: int) -> Copy | None:
         """Grant the tenant's next execution that may run; None where it has none."""
         while (copy := self.next_copy(pool, tenant)) is not None:
-            if self.is_voided(copy):
-                self.drop_voided(copy)
-            elif copy.retry is not None:
-                self.finish(copy, RAN_RETRY, {})                       # its last body has said so since it was requeued
-            elif self.is_expired(copy):
-                self.expire(copy)
-            else:
-                self.counter += 1
-                copy.token = f"{self.generation}.{self.counter}"       # invariant 6
-                copy.state, copy.worker, copy.front, copy.given = RUNNING, worker, False, copy.given + 1
-                self.leases[copy.id] = expires_us
-                self.running[tenant].add(copy.id)
-                self.owned[worker].add(copy.id)
+            if self.may_run(copy):
+                self.sign(copy, worker, expires_us)
                 return copy
         return None
+
+    def may_run(self, copy: Copy) -> bool:
+        """Say whether the copy may be handed out; one that may not is ended."""
+        if self.is_voided(copy):
+            self.drop_voided(copy)
+        elif copy.retry is not None:
+            self.finish(copy, RAN_RETRY, {})                           # its last body has said so since it was requeued
+        elif self.is_expired(copy):
+            self.expire(copy)
+        else:
+            return True
+        return False
+
+    def sign(self, copy: Copy, worker: str, expires_us: int) -> None:
+        """Hand the copy out."""
+        self.counter += 1
+        copy.token = f"{self.generation}.{self.counter}"               # invariant 6
+        copy.state, copy.worker, copy.front, copy.given = RUNNING, worker, False, copy.given + 1
+        copy.parked, copy.parked_us = "", None
+        self.leases[copy.id] = expires_us
+        self.running[copy.tenant].add(copy.id)
+        self.owned[worker].add(copy.id)
 
     # -- publish ----------------------------------------------------------------------------------------------------
 

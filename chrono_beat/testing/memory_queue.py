@@ -42,6 +42,7 @@ from chrono_beat.core.records import (
 )
 from chrono_beat.testing import memory_lane
 from chrono_beat.testing.memory_lane import TOMBSTONE_US, VOID_TTL_US, Copy, Lane
+from chrono_beat.testing.memory_parked import ParkedInMemory
 
 _REPLIES = {"p": PUBLISHED, "a": ALREADY, "s": SKIPPED, "w": WAITING, "v": VOIDED, "e": EARLY}
 
@@ -53,7 +54,7 @@ class WallClock(Protocol):
         """Return microseconds since the epoch, UTC."""
 
 
-class MemoryQueueStore:
+class MemoryQueueStore(ParkedInMemory):
     """QueueStore in memory.
 
     Args:

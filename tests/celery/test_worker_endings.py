@@ -162,14 +162,16 @@ def test_the_worker_goes_on_after_bad_messages_and_counts_them(pool_site):
     assert pool_site.redis.xlen(f"{pool_site.prefix}:{{0}}:s:chrono:acme:4") == 0
 
 
-def test_an_unknown_task_is_rejected_and_frees_its_lease(pool_site):
+def test_an_unknown_task_is_laid_aside_and_frees_its_lease(pool_site):
     eid = pool_site.publish("nowhere.no_such_task")
 
-    ending = pool_site.ending(eid)
+    [parked] = eventually(lambda: [each for each in pool_site.queue.parked(0, 10) if each.execution_id == eid])
 
-    assert ending.event == "rejected"
-    assert "nowhere.no_such_task" in ending.detail["error"]["message"]
-    assert pool_site.leases() == 0
+    assert parked.task == "nowhere.no_such_task"
+    assert pool_site.events(eid) == [] and pool_site.leases() == 0
+    assert "nowhere.no_such_task is not known here" in pool_site.workers[0].text()
+    pool_site.queue.end_parked(0, 0, 10)
+    assert pool_site.events(eid) == ["no_worker"]
 
 
 def test_ordinary_tasks_run_beside(pool_site, monkeypatch):

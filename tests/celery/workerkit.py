@@ -77,9 +77,9 @@ class Site:
             "CHRONO_TEST_STOP_GRACE": str(self.config.stop_grace),
         }
 
-    def worker(self, pool="prefork", concurrency=2, *options, queues="chrono,celery", wait=True):
+    def worker(self, pool="prefork", concurrency=2, *options, queues="chrono,celery", wait=True, **environment):
         """Start a worker and wait until it draws; with ``wait=False`` call its ``ready`` later."""
-        worker = Worker(self, pool, concurrency, options, queues)
+        worker = Worker(self, pool, concurrency, options, queues, environment)
         self.workers.append(worker)
         return worker.ready() if wait else worker
 
@@ -160,7 +160,7 @@ class Site:
 class Worker:
     """A ``celery worker`` process."""
 
-    def __init__(self, site, pool, concurrency, options, queues):
+    def __init__(self, site, pool, concurrency, options, queues, environment):
         self.site, self.pool = site, pool
         self.name = f"w{next(_numbers)}@test"
         self.log = Path(f"/tmp/{site.prefix}-{self.name}.log")
@@ -171,7 +171,7 @@ class Worker:
         if queues:
             command += ["-Q", queues]
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env=site.environment, stdout=self.log.open("wb"), stderr=subprocess.STDOUT,
+            command, cwd=ROOT, env=site.environment | environment, stdout=self.log.open("wb"), stderr=subprocess.STDOUT,
             start_new_session=True)
         self.pid = self.process.pid
 

@@ -31,7 +31,9 @@ steps = st.one_of(
     st.tuples(st.just("draw"), st.sampled_from(WORKERS), st.integers(1, 6)),
     st.tuples(st.just("settle"), small, st.sampled_from(RESULTS)),
     st.tuples(st.just("settle"), small, st.just("succeeded")),
-    st.tuples(st.sampled_from(("accept", "give_back", "renew", "store_retry", "settle_old", "republish")), small),
+    st.tuples(st.sampled_from(("accept", "give_back", "renew", "store_retry", "settle_old", "republish", "park")), small),
+    st.tuples(st.just("draw_parked"), small),
+    st.tuples(st.just("end_parked"), st.sampled_from((0, 30))),
     st.tuples(st.just("pass"), st.sampled_from((1, 20, 61))),
     st.tuples(st.sampled_from(("reap", "tend", "acknowledge", "recover"))),
     st.tuples(st.sampled_from(("void", "end_voided")), st.sampled_from(JOBS), st.integers(1, 3)),
@@ -99,6 +101,20 @@ class Course:
             delivery, worker = self.pick(index)
             return self.store.give_back(LANE, worker, [hold(delivery)])
 
+    def park(self, index):
+        if self.held:
+            delivery, worker = self.pick(index)
+            return self.store.park(LANE, worker, [(hold(delivery), "t.unknown")])
+
+    def draw_parked(self, count):
+        wanted = sorted(parked.execution_id for parked in self.store.parked(LANE, 100))[:count]
+        drawn = sorted(self.store.draw_parked(LANE, "w1", wanted, LEASE), key=lambda d: d.execution_id)
+        self.held += [(delivery, "w1") for delivery in drawn]
+        return wanted, [(d.execution_id, d.tenant, d.pool, d.deliveries, d.payload) for d in drawn]
+
+    def end_parked(self, seconds):
+        return sorted(parked[:-1] for parked in self.store.end_parked(LANE, seconds * SECOND, 100))
+
     def renew(self, index):
         if self.held:
             delivery, worker = self.pick(index)
@@ -146,6 +162,7 @@ class Course:
             self.bench.advance(LEASE + SECOND)
             self.store.reap(LANE, 2, 1000)
             self.store.tend_locks(LANE, 1000)
+            self.store.end_parked(LANE, 0, 1000)
             drawn = self.bench.draw(50)
             for delivery in drawn:
                 self.bench.settle(delivery)
@@ -157,6 +174,7 @@ class Course:
         for item in self.published:
             self.store.end_voided(LANE, item.execution_id, item.job_id, 99)
         self.bench.draw()
+        self.store.end_parked(LANE, 0, 1000)
         self.bench.record()
         self.bench.advance(LEASE + SECOND)
         return self.bench.leftovers()

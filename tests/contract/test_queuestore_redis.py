@@ -55,7 +55,10 @@ def busy(bench):
     bench.publish(bench.item("r", concurrency="replace"))
     bench.draw(20)
     bench.publish(bench.item("r", number=2, concurrency="replace", group="g", expires_us=bench.now() + LEASE))
-    bench.publish(bench.item("e"), bench.item("f"))
+    bench.publish(bench.item("e"), bench.item("f"), bench.item("g"), bench.item("h"))
+    store.park(LANE, "w1", [(hold(delivery), "t.unknown") for delivery in bench.draw(2)])
+    store.draw_parked(LANE, "w1", [parked.execution_id for parked in store.parked(LANE, 1)], LEASE)
+    store.end_parked(LANE, LEASE, 10)
     store.give_back(LANE, "w1", [hold(bench.one())])
 
 

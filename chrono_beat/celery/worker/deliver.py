@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from celery.exceptions import InvalidTaskError
+from celery.exceptions import InvalidTaskError, NotRegistered
 from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.serialization import prepare_accept_content
 
@@ -156,8 +156,8 @@ class Deliverer:
             return
         try:
             strategy = self._strategy(held.task_name)
-        except KeyError as error:
-            consumer.on_unknown_task(None, message, error)
+        except NotRegistered:
+            held.park()
             return
         try:
             strategy(message, None, message.ack_log_error, message.reject_log_error, consumer.on_task_message)

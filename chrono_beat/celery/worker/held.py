@@ -164,6 +164,14 @@ class HeldDelivery:
             self.ended = True
         self._io.give_back(self)
 
+    def park(self) -> None:
+        """Lay it aside: this worker does not know its task."""
+        with self._lock:
+            if self.ended:
+                return
+            self.ended = True
+        self._io.park(self)
+
     def hand_back(self, why: str) -> None:
         """End it as lost: its body has begun, or may have, and was ended with the worker."""
         self.end(RAN_LOST, {"error": {"type": "WorkerLostError", "message": why, "traceback": ""}})

@@ -25,9 +25,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from chrono_beat.celery.worker.aside import Aside
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.celery.worker.native import native_thread_starter
-from chrono_beat.celery.worker.operations import ACCEPT, FORGET, GIVE_BACK, SETTLE, Counts, LaneWork, Operation
+from chrono_beat.celery.worker.operations import ACCEPT, FORGET, GIVE_BACK, PARK, SETTLE, Counts, LaneWork, Operation
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.records import RAN_REJECTED, REFUSED, Delivery, Settlement
 
@@ -54,6 +55,7 @@ class WorkerIO:
         pools: returns the names of the pools to draw from, as they are now.
         deliver: takes drawn deliveries; called by the I/O thread.
         hear: takes control messages; called by the thread that waits.
+        knows: says whether a task of that name can be run here.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class WorkerIO:
         pools: Callable[[], Sequence[str]],
         deliver: Callable[[Sequence[HeldDelivery]], None],
         hear: Callable[[str], None],
+        knows: Callable[[str], bool],
     ) -> None:
         self.worker = f"{hostname}#{secrets.token_hex(3)}"
         self.queue = beat.queue
@@ -81,6 +84,8 @@ class WorkerIO:
         self._drawing = False
         self._greenlets_thread = threading.get_native_id() if native_thread_starter() else None
         self._busy = False
+        self._aside = Aside(self.queue, knows, self.lanes)
+        self._aside_due = True
         self._in_doubt = False                       # a call broke off: what does Redis think we hold?
         self._closed = False
         self._first_pair = 0
@@ -151,6 +156,16 @@ class WorkerIO:
         """Return a delivery that never began."""
         self._add(Operation(GIVE_BACK, held))
 
+    def park(self, held: HeldDelivery) -> None:
+        """Lay a delivery aside for a worker that knows its task."""
+        self.counts.unknown_tasks += 1
+        self._add(Operation(PARK, held))
+
+    def look_aside(self) -> None:
+        """Draw, as soon as there are slots, what other workers have laid aside and this one knows."""
+        self._aside_due = True
+        self.wake()
+
     def forget(self, held: HeldDelivery) -> None:
         """Hold a delivery no longer, without a word to Redis: it is somebody else's."""
         self._add(Operation(FORGET, held))
@@ -181,6 +196,8 @@ class WorkerIO:
             self._busy = True
             try:
                 self._cycle()
+                if self._aside_due:
+                    self._draw_aside()
                 failures = 0
             except QueueUnavailable as error:
                 self._in_doubt = True
@@ -243,10 +260,9 @@ class WorkerIO:
             elif operation.kind == FORGET:
                 self._drop(operation.held)
             else:
-                kinds = {ACCEPT: lane_work.accepts, SETTLE: lane_work.settles, GIVE_BACK: lane_work.returns}
-                kinds[operation.kind].append(operation)
+                lane_work.of_kind(operation.kind).append(operation)
         self._todo.extendleft(reversed(later))
-        return {lane: part for lane, part in work.items() if part.accepts or part.settles or part.returns}
+        return {lane: part for lane, part in work.items() if part.all()}
 
     def _send(self, lane: int, work: LaneWork, pool: str = "", credit: int = 0) -> int:
         """Send a lane's operations, then draw; returns how many were drawn."""
@@ -256,12 +272,16 @@ class WorkerIO:
                 self.counts.given_back += len(work.returns)
                 self._drop(*(operation.held for operation in work.returns))
                 work.returns = []
+            if work.parks:
+                self._aside.park(lane, self.worker, [operation.held for operation in work.parks])
+                self._drop(*(operation.held for operation in work.parks))
+                work.parks = []
             accepts = [operation.held.hold for operation in work.accepts]
             settlements = [operation.settlement for operation in work.settles]
             words, deliveries = self.queue.settle_and_draw(
                 lane, self.worker, settlements, pool, credit, self.lease_us, accepts)
         except BaseException:
-            self._todo.extendleft(reversed([*work.accepts, *work.settles, *work.returns]))
+            self._todo.extendleft(reversed(work.all()))
             raise
         self._note_settled(work.settles, words)
         return self._receive(lane, deliveries)
@@ -298,6 +318,17 @@ class WorkerIO:
                     hungry.append((lane, pool))
             waiting = hungry
         return total
+
+    def _draw_aside(self) -> None:
+        room = self._credit()
+        if room <= 0:
+            return                                   # looked at again when a slot is free
+        self._aside_due = False
+        for lane in self.lanes:
+            wanted = self._aside.wanted(lane, self._pools())
+            if wanted and room > 0:
+                room -= self._receive(lane, self.queue.draw_parked(lane, self.worker, wanted[:room], self.lease_us))
+                self._aside_due |= len(wanted) > room
 
     def _receive(self, lane: int, deliveries: Sequence[Delivery]) -> int:
         helds = [HeldDelivery(lane, delivery, self) for delivery in deliveries]

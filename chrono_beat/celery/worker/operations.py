@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.core.records import Settlement
 
-ACCEPT, SETTLE, GIVE_BACK, FORGET = "accept", "settle", "give_back", "forget"
+ACCEPT, SETTLE, GIVE_BACK, FORGET, PARK = "accept", "settle", "give_back", "forget", "park"
 
 
 @dataclass(slots=True)
@@ -28,6 +28,7 @@ class Counts:
     settled: int = 0
     refused: int = 0
     rejected: int = 0
+    unknown_tasks: int = 0
     lost_leases: int = 0
     stopped: int = 0
     bad_messages: int = 0
@@ -41,3 +42,12 @@ class LaneWork:
     accepts: list[Operation] = field(default_factory=list)
     settles: list[Operation] = field(default_factory=list)
     returns: list[Operation] = field(default_factory=list)
+    parks: list[Operation] = field(default_factory=list)
+
+    def of_kind(self, kind: str) -> list[Operation]:
+        """Return the list for operations of a kind."""
+        return {ACCEPT: self.accepts, SETTLE: self.settles, GIVE_BACK: self.returns, PARK: self.parks}[kind]
+
+    def all(self) -> list[Operation]:
+        """Return everything."""
+        return [*self.accepts, *self.settles, *self.returns, *self.parks]

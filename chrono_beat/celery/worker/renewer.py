@@ -138,6 +138,7 @@ class Renewer:
         pools, tasks, concurrency, pool_class = self._describe()
         report = WorkerReport(self._io.worker, pools, tasks, concurrency, pool_class, queue.now_us())
         queue.report_worker(report, round(REPORT_TTL_SECONDS * 1_000_000))
+        self._io.look_aside()                        # now that this worker is known to be there
 
     def _say_goodbye(self, queue: Any) -> None:
         queue.report_worker(WorkerReport(self._io.worker, [], [], 0, "", queue.now_us()), 0)

@@ -19,7 +19,7 @@ from typing import Any
 from celery import bootsteps, signals
 from celery.worker import state
 
-from chrono_beat.celery.worker import pools
+from chrono_beat.celery.worker import aside, pools
 from chrono_beat.celery.worker.deliver import Deliverer
 from chrono_beat.celery.worker.held import Ending, HeldDelivery
 from chrono_beat.celery.worker.io import WorkerIO
@@ -51,7 +51,7 @@ class ChronoStep(bootsteps.StartStopStep):
             self._deliverer = Deliverer(c)
             self._io = WorkerIO(
                 self._beat, c.hostname, free_slots=self._free_slots, pools=self._pools, deliver=self._deliver,
-                hear=self._hear)
+                hear=self._hear, knows=lambda task: task in self._consumer.app.tasks)
             self._stops = Stops(
                 self._io.find, self._interrupt, self._io.counts, can_kill=lambda: pools.is_prefork(self._consumer.pool),
                 grace_seconds=self._beat.config.stop_grace)
@@ -177,7 +177,11 @@ class ChronoStep(bootsteps.StartStopStep):
         self._deliverer.put(helds)
 
     def _hear(self, message: str) -> None:
-        self._stops.hear(message)
+        assert self._io is not None
+        if message == aside.MESSAGE:
+            self._io.look_aside()
+        else:
+            self._stops.hear(message)
 
     def _interrupt(self, held: HeldDelivery) -> None:
         pool = self._consumer.pool

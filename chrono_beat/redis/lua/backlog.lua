@@ -6,9 +6,17 @@
 
 local pool = ARGV[1]
 
+local aside = {}                                      -- tenant -> how many lie aside, since no worker knew their task
+for _, id in ipairs(redis.call('ZRANGE', base .. 'parked', 0, -1)) do
+  local x = load(id)
+  if x and x.state == 'q' and x.parked and x.pool == pool then
+    aside[x.tenant] = (aside[x.tenant] or 0) + 1
+  end
+end
+
 -- An entry stays in its stream until its execution is settled, so those of running ones are taken off.
 local function waiting(tenant)
-  local count = 0
+  local count = -(aside[tenant] or 0)
   for prio = 0, 9 do
     count = count + redis.call('XLEN', base .. 's:' .. pool .. ':' .. tenant .. ':' .. prio)
   end

@@ -3,7 +3,7 @@
 -- ARGV     pool; credit (executions at most); worker; lease (µs)
 -- Returns  { now (µs), end of the leases (µs), then per delivery: execution id, job, tenant, token, deliveries,
 --          payload }
--- include: endings
+-- include: grants
 
 local pool, credit, worker, lease = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local reply = {now, now + lease}
@@ -120,7 +120,7 @@ local function take_stream(tenant, prio, from, count, taken)
       if not x or x.entry ~= entry[1] then
         remove_from_stream(pool, tenant, prio, entry[1])                -- nothing points to it: it is not ours
         set_aside('entry ' .. entry[1] .. ' of a stream of ' .. pool .. ' has no record')
-      elseif x.state == 'q' and not x.front then
+      elseif x.state == 'q' and not x.front and not x.parked then
         taken[#taken + 1] = {id, x, entry[2][4]}
       end
     end
@@ -160,20 +160,11 @@ local function take(tenant, count)
 end
 
 local function grant(id, x, payload)
-  if not payload or voided(x) then
-    drop_voided(id, x)                                -- rule 9; the audit publishes again what lost its entry
-    return false
-  elseif x.retry then
-    finish(id, x, 'retry')                            -- its last body has said so since it was requeued
-    return false
-  elseif expired(x) then
-    expire(id, x)
+  if not may_run(id, x, payload) then
     return false
   end
   counter = counter + 1
-  x.state, x.worker, x.given, x.front = 'r', worker, (x.given or 0) + 1, nil
-  x.token = generation .. '.' .. counter              -- invariant 6: grows, also over a lost Redis
-  save(id, x)
+  sign(id, x, worker, counter)
   granted = granted + 1
   leases[2 * granted - 1], leases[2 * granted] = now + lease, id
   owned[granted] = id

@@ -21,13 +21,18 @@ local function requeue(id, x)
   make_ready(x.pool, x.tenant, 'f', '')
 end
 
--- Returned by its worker before it began: as if it had never been handed out, so its token counts for nothing.
-local function give_back(id, x)
+-- As if it had never been handed out, so its token counts for nothing.
+local function unhand(x)
   x.given = x.given - 1
   if x.begun == x.token then
     x.begun = nil
   end
   x.token = nil
+end
+
+-- Returned by its worker before it began.
+local function give_back(id, x)
+  unhand(x)
   if x.stop then
     supersede(id, x)
     unlock(id, x)

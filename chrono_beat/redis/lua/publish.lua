@@ -81,7 +81,9 @@ local function mend_queued(id, x)
   if not payload_of(id, x) then
     return false
   end
-  if x.front then
+  if x.parked then
+    redis.call('ZADD', base .. 'parked', x.parked_at, id)
+  elseif x.front then
     if not redis.call('LPOS', front_of(x), id) then
       redis.call('RPUSH', front_of(x), id)
     end
@@ -96,7 +98,7 @@ local function mend_queued(id, x)
       put(lock, id)
     end
   end
-  if not redis.call('ZSCORE', base .. 'capped:' .. x.pool, x.tenant) then
+  if not x.parked and not redis.call('ZSCORE', base .. 'capped:' .. x.pool, x.tenant) then
     enter(x.pool, x.tenant, 0)
   end
   return true

@@ -190,3 +190,9 @@ def deaf_to_soft_limits(name, seconds):
             time.sleep(0.1)
         except SoftTimeLimitExceeded:
             note("swallowed", name=name)
+
+
+if os.environ.get("CHRONO_TEST_RELEASE") == "new":
+    @app.task
+    def brand_new(name):
+        note("new", name=name)
