@@ -64,6 +64,11 @@ class Process:
         eventually(said, seconds, what=f"{self.name} says {text!r}")
         return self
 
+    def rss_mb(self):
+        """Return its resident memory, in megabytes."""
+        pages = int(Path(f"/proc/{self.popen.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
     def signal(self, number):
         self.popen.send_signal(number)
 

@@ -58,8 +58,8 @@ def run(site, args, say):
     from benchmarks.chaos.load import Load
 
     load = Load(args.seed)
-    load.define()
     site.start()
+    load.define()
     say(f"{len(load.jobs)} jobs, {len(site.processes)} processes; seed {args.seed}")
     load.start()
     faults = Faults(site, load, args.seed, chosen(args.faults, Faults.KINDS))
@@ -67,11 +67,11 @@ def run(site, args, say):
     load.stop()
     faults.mend_all()
     say("no more calls, no more faults")
-    write_down(site, calls=load.calls, faults=faults.done, jobs=load.jobs.values())
     until = time.time()
     drained = drain(site, until)
     say(f"all has ended {time.time() - until:.1f} s later" if drained else "not all ended")
-    return {**judge(site, load, faults, until), "seed": args.seed}
+    write_down(site, calls=load.calls, faults=faults.done)
+    return {**judge(site, load, faults, until, drained), "seed": args.seed}
 
 
 def chosen(text, kinds):
@@ -110,37 +110,42 @@ def drain(site, until):
     return False
 
 
-def judge(site, load, faults, until):
-    from benchmarks.chaos import settings, verdict
+def judge(site, load, faults, until, drained):
+    from benchmarks.chaos import settings, witnesses
+    from chrono_beat.testing import history
 
     rows = site.sql("SELECT * FROM chrono_execution ORDER BY due_at")     # first: what has ended by then has its lines
     lines, events = site.told()
-    seen = verdict.Evidence(
-        jobs=load.jobs, calls=load.calls, faults=faults.done, rows=rows, lines=lines, events=events, until=until,
-        lease_seconds=settings.LEASE_SECONDS)
-    found = {**verdict.findings(seen), "surprises": faults.surprises}
-    for kind, texts in found.items():
-        for text in texts[:SHOWN]:
-            print(f"{kind}: {text}", file=sys.stderr)
-        if len(texts) > SHOWN:
-            print(f"{kind}: and {len(texts) - SHOWN} more", file=sys.stderr)
+    known = {row["id"] for row in rows}
+    seen = witnesses.Evidence(
+        jobs=load.all_jobs(site.sql("SELECT * FROM chrono_job")), calls=load.calls, faults=faults.done, rows=rows,
+        changes=site.sql("SELECT * FROM chrono_job_event"), until=until, drained=drained,
+        lines=[line for line in lines if line["due_at"] <= until or line["execution_id"] in known])
+    verdict = history.check(seen.history(), history.Limits(lease_us=witnesses.us(settings.LEASE_SECONDS), memory_excuses=True))
+    show("finding", [*map(str, verdict.findings), *faults.surprises])
+    show("not judged", verdict.unjudged)
     errors = Counter(f"{event['service']}: {event['error']}"[:160] for event in events if event["event"] == "service_failed")
-    for text, count in errors.most_common(SHOWN):
-        print(f"unexpected error, {count} times: {text}", file=sys.stderr)
-    if any(found.values()):
-        answer = "invalid"
-    else:
-        answer = "valid" if seen.bodies and faults.done else "unknown"
-    calls = Counter(f"{call.what}{' failed' if call.failed else ''}" for call in load.calls)
+    show("unexpected error", [f"{count} times: {text}" for text, count in errors.most_common()])
+    kinds = Counter(finding.what for finding in verdict.findings)
+    word = "invalid" if faults.surprises else verdict.word
     return {
-        "verdict": answer, "executions": len(seen.rows), "lost": len(found["lost"]), "early": len(found["early"]),
-        "overlaps": len(found["overlaps"]), "duplicate_starts": verdict.repeats(seen),
+        "verdict": word if faults.done else "unknown", "executions": len(seen.rows), "lost": kinds["lost"],
+        "early": kinds["early"], "overlaps": kinds["overlap"],
+        "duplicate_starts": len(seen.began) - len({event.execution_id for event in seen.began}),
         "faults": dict(sorted(Counter(fault.kind for fault in faults.done).items())),
-        "findings": {kind: len(texts) for kind, texts in found.items()},
-        "seconds_until_something_began": verdict.recoveries(seen),
+        "findings": dict(kinds), "surprises": len(faults.surprises), "unjudged": len(verdict.unjudged),
+        "seconds_until_something_began": witnesses.recoveries(seen),
         "states": dict(Counter(f"{row['state']} {row['reason']}".strip() for row in seen.rows)),
-        "bodies": len(seen.bodies), "calls": dict(calls), "unexpected_errors": sum(errors.values()),
+        "bodies": len(seen.began), "unexpected_errors": sum(errors.values()),
+        "calls": dict(Counter(f"{call.what}{' failed' if call.failed else ''}" for call in load.calls)),
     }
+
+
+def show(what, texts):
+    for text in texts[:SHOWN]:
+        print(f"{what}: {text}", file=sys.stderr)
+    if len(texts) > SHOWN:
+        print(f"{what}: and {len(texts) - SHOWN} more", file=sys.stderr)
 
 
 def write_down(site, **lists):

@@ -59,15 +59,15 @@ def work(self, seconds=0.0, fails=0, mark=""):
     path = os.environ["CHAOS_BODIES"]
     known = {
         "execution_id": now.execution_id, "key": now.idempotency_key, "token": now.token, "attempt": now.attempt,
-        "job_id": now.job_id, "pid": os.getpid(), "worker": self.request.hostname,
+        "job_id": now.job_id, "pid": os.getpid(), "worker": self.request.hostname, "due_at": now.due_at.timestamp(),
     }
-    note(path, what="begin", due_at=now.due_at.timestamp(), mark=mark, job=now.job_name, **known)
+    note(path, what="begin", mark=mark, job=now.job_name, **known)
     end = time.monotonic() + seconds
     how = "killed"
     try:
         while time.monotonic() < end:
             time.sleep(min(BREATH_SECONDS, max(0.0, end - time.monotonic())))
-            note(path, what="breath", execution_id=now.execution_id, token=now.token)
+            note(path, what="breath", execution_id=now.execution_id, token=now.token, due_at=known["due_at"])
             if now.cancelled:
                 how = "cancelled"
                 return

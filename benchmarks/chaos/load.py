@@ -5,9 +5,10 @@ import random
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 CALL_EVERY_SECONDS = 0.4
@@ -17,6 +18,8 @@ BURST = 60
 """One-offs that are due at the same instant."""
 
 LONGEST_CALL_SECONDS = 60.0
+CAPS = {"default": 20, "slow": 3, "paid": 20}
+"""How much each tenant may run at once."""
 
 
 @dataclass
@@ -36,17 +39,26 @@ class Call:
 
 @dataclass
 class Made:
-    """A job, what its schedule promises, and what may be done to it."""
+    """A job as it was when it was made; instants are seconds since the epoch."""
 
     id: str
     name: str
-    every: float | None
+    tenant: str
+    kind: str
+    expression: str
     anchor: float
+    made_at: float
     concurrency: str
-    misfire: str
-    group: str = ""
-    until: float | None = None
-    """From then on (a call began that deletes, pauses or plans anew) the first plan names no more instants."""
+    group: str
+    deleted: bool = False
+
+
+def as_made(job: Any, made_at: float) -> Made:
+    """Return what is kept of a stored job."""
+    anchor = job.anchor_at.timestamp() if job.anchor_at else made_at
+    return Made(
+        str(job.id), job.name, job.tenant, job.schedule_kind, job.expression, anchor,
+        anchor if job.schedule_kind == "interval" else made_at, job.concurrency, job.exclusion_group)
 
 
 def definitions(random_: random.Random) -> list[dict[str, Any]]:
@@ -107,11 +119,10 @@ class Load(threading.Thread):
         """Create the jobs that are there from the beginning."""
         from chrono_beat.core.errors import InvalidInput
         from chrono_beat.core.retry import Retry
+        from chrono_beat_django.models import Tenant
 
-        for tenant, columns in {"slow": {"max_running": 3}, "paid": {"weight": 5}}.items():
-            from chrono_beat_django.models import Tenant
-
-            Tenant.objects.create(slug=tenant, **columns)
+        for tenant, cap in CAPS.items():
+            Tenant.objects.update_or_create(slug=tenant, defaults={"max_running": cap})
         retry = Retry(max_attempts=3, base=1, factor=2, maximum=4, jitter=0.2)
         for definition in definitions(self._random):
             try:
@@ -139,13 +150,14 @@ class Load(threading.Thread):
                 self._burst()
             self._random.choice(ways)()
 
-    def _call(self, what: str, job_id: str, function: Callable[[], Any], **detail: Any) -> Call:
+    def _call(self, what: str, job_id: str, function: Callable[[str], Any], **detail: Any) -> Call:
         call = Call(what, job_id, time.time(), detail=detail)
+        number = str(len(self.calls))
         self.calls.append(call)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                answer = function()
+                answer = function(number)
                 call.detail["answer"] = str(getattr(answer, "id", ""))
             except Exception as error:
                 call.failed = f"{type(error).__name__}: {error}"[:300]
@@ -153,27 +165,24 @@ class Load(threading.Thread):
         call.returned_at = time.time()
         return call
 
-    def _create(self, definition: dict[str, Any]) -> Made:
+    def _create(self, definition: dict[str, Any], actor: str = "") -> Made:
         from chrono_beat_django import jobs
 
-        job = jobs.create(task="chaos.work", **{"tenant": "default", **definition})
-        anchor = job.anchor_at.timestamp() if job.anchor_at else (job.next_run_at or job.created_at).timestamp()
-        every = definition.get("every")
-        made = Made(
-            str(job.id), job.name, None if every is None else float(every), anchor, job.concurrency, job.misfire,
-            job.exclusion_group)
+        made_at = time.time()
+        job = jobs.create(task="chaos.work", actor=actor, **{"tenant": "default", **definition})
+        made = as_made(job, made_at)
         self.jobs[made.id] = made
         return made
 
     def _chosen(self, *beginnings: str) -> Made:
         return self._random.choice([
-            job for job in self.jobs.values() if job.name.startswith(beginnings) and "deleted" not in job.name])
+            job for job in self.jobs.values() if job.name.startswith(beginnings)])
 
     def _trigger(self) -> None:
         from chrono_beat_django import jobs
 
         job = self._chosen("steady", "latest", "forbid", "again", "group", "replace")
-        self._call("trigger", job.id, lambda: jobs.trigger(job.id))
+        self._call("trigger", job.id, lambda actor: jobs.trigger(job.id, actor=actor))
 
     def _edit(self) -> None:
         """Change what a job does and not when: all its instants still have to be there."""
@@ -183,41 +192,39 @@ class Load(threading.Thread):
         self._number += 1
         mark = str(self._number)
         kwargs = {"seconds": 0.1, "mark": mark}
-        self._call("edit", job.id, lambda: jobs.update(job.id, kwargs=kwargs), mark=mark)
+        self._call("edit", job.id, lambda actor: jobs.update(job.id, kwargs=kwargs, actor=actor), mark=mark)
 
     def _move(self) -> None:
         from chrono_beat_django import jobs
 
         job = self._chosen("moved")
         every = self._random.choice([2, 3, 4])
-        self._ends(job)
-        self._call("move", job.id, lambda: jobs.update(job.id, every=every), every=every)
+        self._call("move", job.id, lambda actor: jobs.update(job.id, every=every, actor=actor), every=every)
 
     def _pause(self) -> None:
         from chrono_beat_django import jobs
 
         job = self._chosen("paused")
-        self._ends(job)
-        self._call("pause", job.id, lambda: jobs.pause(job.id))
+        self._call("pause", job.id, lambda actor: jobs.pause(job.id, actor=actor))
 
     def _resume(self) -> None:
         from chrono_beat_django import jobs
 
         job = self._chosen("paused")
-        self._call("resume", job.id, lambda: jobs.resume(job.id))
+        self._call("resume", job.id, lambda actor: jobs.resume(job.id, actor=actor))
 
     def _replace_job(self) -> None:
         """Delete a job that was made for it, or make the next one."""
         from chrono_beat_django import jobs
 
-        there = [job for job in self.jobs.values() if job.name.startswith("passing") and job.until is None]
+        there = [job for job in self.jobs.values() if job.name.startswith("passing") and not job.deleted]
         if there:
-            self._ends(there[0])
-            self._call("delete", there[0].id, lambda: jobs.delete(there[0].id))
+            call = self._call("delete", there[0].id, lambda actor: jobs.delete(there[0].id, actor=actor))
+            there[0].deleted = not call.failed or "NotFound" in call.failed
             return
         self._number += 1
         definition = {"name": f"passing {self._number}", "every": 1, "concurrency": "allow", "kwargs": {"seconds": 0.1}}
-        self._call("create", "", lambda: self._create(definition))
+        self._call("create", "", lambda actor: self._create(definition, actor))
 
     @staticmethod
     def _cancels() -> Callable[..., Any] | None:
@@ -232,11 +239,11 @@ class Load(threading.Thread):
         cancel = self._cancels()
         assert cancel is not None
         rows: list[Execution] = []
-        self._call("look", "", lambda: rows.extend(
+        self._call("look", "", lambda actor: rows.extend(
             Execution.objects.filter(state__in=("running", "queued"), job_name__startswith="forbid")[:20]))
         if rows:
             row = self._random.choice(rows)
-            self._call("cancel", str(row.job_id), lambda: cancel(row.id), execution_id=row.id)
+            self._call("cancel", str(row.job_id), lambda actor: cancel(row.id, actor=actor), execution_id=row.id)
 
     def _burst(self) -> None:
         """Make one-offs that are all due at the same instant."""
@@ -244,20 +251,19 @@ class Load(threading.Thread):
         self._burst_at, self.next_burst = time.time() + BURST_EVERY_SECONDS, due.timestamp()
         self._number += 1
 
-        def create() -> None:
+        def create(actor: str) -> None:
             from django.db import transaction
 
-            made = []
             with transaction.atomic():
-                made = [self._create({"name": f"at once {self._number}.{number}", "at": due, "tenant": "paid",
-                                      "concurrency": "forbid"}) for number in range(BURST)]
-            del made
+                for number in range(BURST):
+                    self._create({"name": f"at once {self._number}.{number}", "at": due, "tenant": "paid"}, actor)
 
         known = set(self.jobs)
-        call = self._call("burst", "", create, due=due.timestamp())
-        if call.failed:                                    # rolled back, or nobody knows: then their rows are judged alone
-            for job_id in self.jobs.keys() - known:
+        if self._call("burst", "", create, due=due.timestamp()).failed:
+            for job_id in self.jobs.keys() - known:        # if they are there after all, the table knows them
                 del self.jobs[job_id]
 
-    def _ends(self, job: Made) -> None:
-        job.until = min(job.until or time.time(), time.time())
+    def all_jobs(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Made]:
+        """Return all jobs that were made, also those whose making seemed to fail, given the table as it is now."""
+        found = {str(row["id"]): as_made(SimpleNamespace(**row), row["created_at"].timestamp()) for row in rows}
+        return {**found, **self.jobs}

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from celery import shared_task
+from celery import current_task, shared_task
 
 from chrono_beat import current, scheduled
 
@@ -18,7 +18,7 @@ def log_start() -> None:
     line = json.dumps({
         "at": time.time(), "execution_id": now.execution_id, "key": now.idempotency_key, "job_id": now.job_id,
         "job": now.job_name, "tenant": now.tenant, "attempt": now.attempt, "due_at": now.due_at.timestamp(),
-        "pid": os.getpid(), "monotonic": time.monotonic(),
+        "pid": os.getpid(), "worker": current_task.request.hostname, "monotonic": time.monotonic(),
     })
     with Path(path).open("a", encoding="utf-8") as log:
         log.write(line + "\n")

@@ -40,11 +40,17 @@ class Job:
 
 
 class Site(Deployment):
-    """The example project on servers of its own, with shorter leases of deliveries."""
+    """The example project on servers of its own, with shorter leases of deliveries.
 
-    def __init__(self):
+    Args:
+        lease_seconds: how long such a lease lasts.
+    """
+
+    def __init__(self, lease_seconds=10.0):
         self._desk = None
-        super().__init__("example", EXAMPLE)
+        self._lease_seconds = lease_seconds
+        # What was confirmed outlives a crash, as in production.
+        super().__init__("example", EXAMPLE, postgres={"synchronous_commit": "on"})
 
     def variables(self):
         """Return what the example project reads from its environment."""
@@ -53,7 +59,7 @@ class Site(Deployment):
         return {
             "DJANGO_SETTINGS_MODULE": "tests.system.short_leases", "EXAMPLE_DATABASE": json.dumps(self.database),
             "EXAMPLE_REDIS_URL": self.redis.url.rsplit("/", 1)[0], "EXAMPLE_STATE_DIR": str(self.directory),
-            "EXAMPLE_WORKER_LOG": str(self.worker_log),
+            "EXAMPLE_WORKER_LOG": str(self.worker_log), "CHRONO_TEST_LEASE_SECONDS": str(self._lease_seconds),
         }
 
     def close(self):
@@ -118,10 +124,10 @@ class Site(Deployment):
         assert "error" not in answer, answer["error"]
         return answer["is"]
 
-    def intervals(self, *everies):
+    def intervals(self, *everies, task="shop.clean_up"):
         """Create a job for each of these intervals, in seconds; every one of their occurrences has to run."""
         made = self.ask("create", definitions=[{
-            "name": f"each {every} s, number {next(self._numbers)}", "task": "shop.clean_up", "every": every,
+            "name": f"each {every} s, number {next(self._numbers)}", "task": task, "every": every,
             "concurrency": "allow", "misfire": "all",
         } for every in everies])
         return [Job(job["id"], job["anchor"] + every, every) for job, every in zip(made, everies, strict=True)]
