@@ -116,13 +116,19 @@ def judge(site, load, faults, until, drained):
 
     rows = site.sql("SELECT * FROM chrono_execution ORDER BY due_at")     # first: what has ended by then has its lines
     lines, events = site.told()
+    # What is to come is left out, and an attempt that a failure has made is not.
+    rows = [row for row in rows if row["due_at"].timestamp() <= until or row["kind"] == "retry"]
     known = {row["id"] for row in rows}
     seen = witnesses.Evidence(
         jobs=load.all_jobs(site.sql("SELECT * FROM chrono_job")), calls=load.calls, faults=faults.done, rows=rows,
         changes=site.sql("SELECT * FROM chrono_job_event"), until=until, drained=drained,
         lines=[line for line in lines if line["due_at"] <= until or line["execution_id"] in known])
-    verdict = history.check(seen.history(), history.Limits(lease_us=witnesses.us(settings.LEASE_SECONDS), memory_excuses=True))
-    show("finding", [*map(str, verdict.findings), *faults.surprises])
+    told = seen.history()
+    (site.directory / "history.txt").write_text("".join(f"{event}\n" for event in told.events))
+    verdict = history.check(told, history.Limits(lease_us=witnesses.us(settings.LEASE_SECONDS), memory_excuses=True))
+    show("surprise", faults.surprises)
+    for what in dict.fromkeys(finding.what for finding in verdict.findings):
+        show("finding", [str(finding) for finding in verdict.findings if finding.what == what])
     show("not judged", verdict.unjudged)
     errors = Counter(f"{event['service']}: {event['error']}"[:160] for event in events if event["event"] == "service_failed")
     show("unexpected error", [f"{count} times: {text}" for text, count in errors.most_common()])

@@ -57,6 +57,7 @@ class Evidence:
         events += self._plans()
         events += self._calls()
         events += self._bodies()
+        events += self._withdrawn()
         events += [(us(fault.at), event) for fault in self.faults for event in faults_of(fault)]
         events.sort(key=lambda event: event[0])
         self.began = [event for _, event in events if isinstance(event, told.Began)]
@@ -116,6 +117,14 @@ class Evidence:
             open_[key] = {**line, "how": line.get("how", "killed")}
         yield from ends
         yield from (stop_of(key, last) for key, last in open_.items())
+
+
+    def _withdrawn(self) -> Iterable[tuple[int, Any]]:
+        """A body in a thread cannot be killed: at its max_duration it is told to stop, and loses its lease at once."""
+        timed_out = {row["id"]: date_us(row["finished_at"]) or 0 for row in self.rows if row["reason"] == "timeout"}
+        for line in self.lines:
+            if line.get("how") == "cancelled" and (at_us := timed_out.get(line["execution_id"])):
+                yield at_us, told.LeaseEnded(at_us, line["execution_id"], line["token"], "withdrawn")
 
 
 def stop_of(key: tuple[str, str], last: Mapping[str, Any]) -> tuple[int, told.Stopped]:
