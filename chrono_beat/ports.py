@@ -18,6 +18,7 @@ from chrono_beat.core.records import (
     Hold,
     LaneRecord,
     LaneState,
+    LostGrant,
     NewAttempt,
     OpenExecution,
     Outcome,
@@ -26,7 +27,9 @@ from chrono_beat.core.records import (
     PublishItem,
     PublishResult,
     Reaped,
+    Recorded,
     RecordResult,
+    Renewed,
     ScheduledExecution,
     Settlement,
     Start,
@@ -191,6 +194,10 @@ class QueueStore(Protocol):
         whose grace is over ("superseded"; the next one gets the lock), and those that wait past their expiry. Returns all
         that were told: those not withdrawn are to be told again."""
 
+    def lacking(self, lane: int, generation: int, execution_ids: Sequence[str]) -> list[str] | None:
+        """Return those with no copy, grant, marker or outcome in the lane, and put back what points to the others; None where
+        the lane cannot be read now (quarantine, or another generation)."""
+
     def read_outcomes(self, lane: int, reader: str, reader_lease_us: int, limit: int) -> list[Outcome] | None:
         """Return the oldest outcomes, in stream order; None where another reader has the lane (one reads at a time)."""
 
@@ -206,8 +213,16 @@ class QueueStore(Protocol):
     def accept(self, lane: int, worker: str, holds: Sequence[Hold]) -> None:
         """Append "started" for deliveries that the pool has accepted."""
 
-    def renew(self, lane: int, worker: str, holds: Sequence[Hold], lease_us: int) -> list[str]:
-        """Prolong leases; returns the execution ids for which a newer grant exists."""
+    def renew(self, lane: int, worker: str, holds: Sequence[Hold], lease_us: int) -> Renewed:
+        """Prolong leases; says for which a newer grant exists and which the lane does not know."""
+
+    def bring_back(self, lane: int, worker: str, grants: Sequence[LostGrant], lease_us: int) -> list[str]:
+        """Restore grants that the lane has lost: record, lease, slot, ownership, lock (rule 5). Only in quarantine, only where
+        the lease had not run out by itself, and not where a newer grant or an outcome is there. Returns the execution ids
+        that are the worker's again, under their old tokens."""
+
+    def recorded(self, lane: int, generation: str, holds: Sequence[Hold]) -> Recorded:
+        """Say which outcomes, settled under that generation, the worker need not keep any longer (rule 6)."""
 
     def settle(self, lane: int, worker: str, settlements: Sequence[Settlement]) -> list[str]:
         """End deliveries: check token, remove the entry, release lease, slot and lock, append the outcome. A word each: SETTLED,

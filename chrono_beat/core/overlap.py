@@ -11,6 +11,7 @@ way                 who                                while another is active  
 `REPLACES`          schedule, manual under "replace"   takes its place             the job's
 `WAITS`             retry, replay                      waits, then goes first      the job's
 `WAITS_APART`       backfill                           waits for other backfills   one of the job's backfills
+`OVERDUE`           what a misfire policy drops        ends as missed              none
 ==================  =================================  ==========================  =====================================
 
 An exclusion group adds a lock that everybody waits for, in order, whatever the policy.
@@ -19,19 +20,21 @@ from __future__ import annotations
 
 import json
 
-from chrono_beat.core.records import Stop
+from chrono_beat.core.records import MISSED, Stop
 
-BESIDE, SKIPPED, REPLACES, WAITS, WAITS_APART = "a", "f", "r", "w", "b"
+BESIDE, SKIPPED, REPLACES, WAITS, WAITS_APART, OVERDUE = "a", "f", "r", "w", "b", "m"
 
 
 def way_of(concurrency: str, kind: str, attempt: int) -> str:
     """Return one of the ways above.
 
     Args:
-        concurrency: the job's policy, one of records.CONCURRENCY_POLICIES.
+        concurrency: the job's policy, one of records.CONCURRENCY_POLICIES, or MISSED.
         kind: one of lifecycle.KINDS.
         attempt: number of the attempt, from 1; a later one waits, whatever its kind.
     """
+    if concurrency == MISSED:
+        return OVERDUE
     if concurrency == "allow":
         return BESIDE
     if kind == "backfill":
@@ -43,7 +46,7 @@ def way_of(concurrency: str, kind: str, attempt: int) -> str:
 
 def locks_of(way: str, job_id: str, tenant: str, group: str) -> list[str]:
     """Return the names of the locks that an execution needs, in the order in which they are taken."""
-    own = {BESIDE: [], WAITS_APART: [f"{job_id}:b"]}.get(way, [job_id])
+    own = {BESIDE: [], OVERDUE: [], WAITS_APART: [f"{job_id}:b"]}.get(way, [job_id])
     return [*own, f"@{tenant}:{group}"] if group else own
 
 

@@ -33,6 +33,7 @@ from chrono_beat.core.ids import from_us, spread_us, to_us
 from chrono_beat.core.records import (
     GONE_VERSION,
     MISFIRE_POLICIES,
+    MISSED,
     RAN_FAILED,
     RAN_LOST,
     RAN_OK,
@@ -289,8 +290,9 @@ _PLAIN_ENDS = {
     "no_worker": (lifecycle.DEAD, "no_worker"),            # lay aside for long enough; no worker came that knows its task
     "skipped": (lifecycle.SKIPPED, "overlap"),
     "expired": (lifecycle.EXPIRED, ""),
+    MISSED: (lifecycle.MISSED, "misfire"),
 }
-_CONDITIONAL = ("skipped", "expired", "voided")
+_CONDITIONAL = ("skipped", "expired", "voided", MISSED)
 _FAILURES = {RAN_FAILED: "error", RAN_RETRY: "error", RAN_TIMEOUT: "timeout"}
 NEEDS_ROW = frozenset({*_FAILURES, "voided"})
 """Events whose end cannot be decided without the execution's row."""
@@ -315,6 +317,9 @@ def decide_end(
     """
     if outcome.event == "started":
         return None, None, Start(outcome.execution_id, outcome.at_us, outcome.worker, outcome.deliveries)
+    if execution is not None and _is_unknown(execution, outcome):
+        version = execution.version if outcome.event == "voided" else outcome.version
+        return _ending(outcome, lifecycle.DEAD, "unknown", version), None, None
     if outcome.event in _PLAIN_ENDS:
         state, reason = _PLAIN_ENDS[outcome.event]
         if outcome.event == RAN_SUPERSEDED and outcome.detail.get("unknown"):
@@ -335,6 +340,21 @@ def decide_end(
     attempt = _next_attempt(execution, outcome, now_us, random)
     state = lifecycle.DEAD if attempt is None else lifecycle.FAILED
     return _ending(outcome, state, _FAILURES[outcome.event], None), attempt, None
+
+
+def needs_row(outcome: Outcome) -> bool:
+    """Say whether `decide_end` has to know the execution's row."""
+    return outcome.event in NEEDS_ROW or "unknown_before" in outcome.detail
+
+
+def _is_unknown(execution: OpenExecution, outcome: Outcome) -> bool:
+    """Rule 12: what was due before the lane's generation began may have run, and nobody can know any more."""
+    before_us = outcome.detail.get("unknown_before")
+    if before_us is None or outcome.event not in _CONDITIONAL:
+        return False
+    if outcome.event == "voided" and execution.version >= outcome.version:
+        return False                                       # a newer plan has taken the row over
+    return execution.due_us < int(before_us)
 
 
 def _ending(outcome: Outcome, state: str, reason: str, version: int | None) -> Ending:

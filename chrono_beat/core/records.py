@@ -133,7 +133,8 @@ class PublishItem(NamedTuple):
         priority: 0 (first) to 9.
         due_us: nobody may read it before.
         expires_us: from this instant on it must not start any more; None for never.
-        concurrency: one of CONCURRENCY_POLICIES.
+        concurrency: one of CONCURRENCY_POLICIES; MISSED where it is not to run but to end as missed, unless it is there
+            already.
         payload: the Celery message, a JSON document in UTF-8.
         group: exclusion group within the tenant; "" for none.
     """
@@ -155,6 +156,7 @@ class PublishItem(NamedTuple):
 
 # What the publish script says of one item.
 PUBLISHED, ALREADY, SKIPPED, WAITING, VOIDED, EARLY = "published", "already", "skipped", "waiting", "voided", "early"
+MISSED = "missed"
 
 
 class Stop(NamedTuple):
@@ -180,7 +182,8 @@ class PublishResult(NamedTuple):
             "generation" (the lane has another one: empty the wheel, load it anew) or "quarantine" (try again later).
         replies: a word for each item, in order: PUBLISHED; ALREADY (a copy or its outcome is there); SKIPPED (overlap; an
             outcome "skipped" or "superseded" was appended); WAITING (in a lock's queue); VOIDED (an older version than
-            the job's void); EARLY (Redis' clock has not reached due_us: nothing was done, try again).
+            the job's void); EARLY (Redis' clock has not reached due_us: nothing was done, try again); MISSED
+            (as was asked for; the outcome was appended).
         now_us: Redis' clock.
         stops: the running deliveries that are to stop now.
     """
@@ -192,13 +195,17 @@ class PublishResult(NamedTuple):
 
 
 class LaneState(NamedTuple):
-    """What Redis knows of a lane: generation None where its key is missing."""
+    """What Redis knows of a lane: generation None where its key is missing.
+
+    *unknown_before_us*: what was due before this instant may have run in a lost generation (rule 12); 0 where nothing can.
+    """
 
     generation: int | None
     replication_id: str
     opened_replication_id: str
     quarantine_until_us: int
     now_us: int
+    unknown_before_us: int = 0
 
 
 class LaneRecord(NamedTuple):
@@ -211,7 +218,10 @@ class LaneRecord(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """An execution handed to one worker, under lease."""
+    """An execution handed to one worker, under lease.
+
+    *grant* is the lane's record of it, opaque: the worker hands it back where the lane has lost its memory (rule 5).
+    """
 
     execution_id: str
     job_id: str
@@ -222,6 +232,7 @@ class Delivery(NamedTuple):
     drawn_us: int
     lease_expires_us: int
     payload: bytes
+    grant: bytes = b""
 
 
 class Hold(NamedTuple):
@@ -255,6 +266,50 @@ class Settlement(NamedTuple):
 # Not of any execution: an entry of a stream that is not ours, an entry of the outcome stream that cannot be read.
 ALIEN, UNREADABLE = "alien", "unreadable"
 
+
+class Renewed(NamedTuple):
+    """What a renewal did.
+
+    Args:
+        expires_us: until when the leases now last, by Redis' clock; 0 where the lane has no generation: nothing was renewed.
+        lost: executions for which a newer grant exists.
+        unknown: those that the lane does not know: its memory was lost.
+    """
+
+    expires_us: int
+    lost: Sequence[str]
+    unknown: Sequence[str]
+
+
+class LostGrant(NamedTuple):
+    """A delivery that its holder brings back after the lane's memory was lost (rule 5).
+
+    Args:
+        hold: which delivery.
+        expires_us: the end of its lease as the holder knows it, by Redis' clock.
+        grant: as it came with the delivery.
+    """
+
+    hold: Hold
+    expires_us: int
+    grant: bytes
+
+
+class Recorded(NamedTuple):
+    """What became of settled outcomes (rule 6).
+
+    Args:
+        generation: the lane's, "" for none. Where it is not the one that was asked about, nothing else is said: what is
+            kept has to be settled again.
+        done: executions whose outcome is recorded, or is not needed any more.
+        gone: executions whose outcome is not recorded, and was lost: to be settled again.
+    """
+
+    generation: str
+    done: Sequence[str]
+    gone: Sequence[str]
+
+
 SETTLED, DONE, REFUSED = "settled", "done", "refused"      # counted now; this very outcome was counted before; stale token
 
 
@@ -287,7 +342,7 @@ class Outcome(NamedTuple):
         entry_id: the stream entry.
         lane: where it stands.
         generation: the lane's generation when it was appended.
-        event: "started", "skipped", "expired", "voided" or one of RAN_… or "reap_cap", "no_worker".
+        event: "started", "skipped", "expired", "voided", "missed" or one of RAN_… or "reap_cap", "no_worker".
         execution_id, job_id, tenant, version: which execution.
         token: of the delivery; "" where there was none.
         worker: name of the worker; "" where there was none.
@@ -295,7 +350,8 @@ class Outcome(NamedTuple):
         deliveries: how often it was handed out so far.
         detail: facts of the event: ``error``, ``runtime_ms``, ``blocked_by`` (skipped, superseded: by which), ``unknown``
             (superseded, but it may have run: rule 12), ``retry`` (RAN_RETRY: countdown_us or eta_us, args, kwargs as
-            texts, max_retries).
+            texts, max_retries), ``unknown_before`` (a decision without a run: what was due before this instant, in µs, may
+            have run in a lost generation, rule 12).
     """
 
     entry_id: str
@@ -344,6 +400,7 @@ class OpenExecution(NamedTuple):
     state: str
     version: int
     retry: RetryPolicy
+    due_us: int = 0
 
 
 class Start(NamedTuple):

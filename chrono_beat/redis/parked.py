@@ -24,8 +24,8 @@ class ParkedOnRedis:
         now_us, expires_us = reply[0], reply[1]
         return [
             Delivery(reply[i].decode(), reply[i + 1].decode(), reply[i + 2].decode(), reply[i + 6].decode(),
-                     reply[i + 3].decode(), int(reply[i + 4]), now_us, expires_us, reply[i + 5])
-            for i in range(2, len(reply), 7)
+                     reply[i + 3].decode(), int(reply[i + 4]), now_us, expires_us, reply[i + 5], reply[i + 7])
+            for i in range(2, len(reply), 8)
         ]
 
     def end_parked(self, lane: int, patience_us: int, limit: int) -> list[Parked]:

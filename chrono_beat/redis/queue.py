@@ -19,6 +19,7 @@ from chrono_beat.core.overlap import way_of
 from chrono_beat.core.records import (
     ALREADY,
     EARLY,
+    MISSED,
     PUBLISHED,
     SKIPPED,
     UNREADABLE,
@@ -45,6 +46,7 @@ from chrono_beat.redis.keys import (
     Keys,
 )
 from chrono_beat.redis.parked import ParkedOnRedis
+from chrono_beat.redis.recovery import Recovery
 from chrono_beat.redis.scripts import script
 
 MAX_CREDIT = 1000                # executions of one draw; bounds the arguments of one command inside the script
@@ -52,7 +54,7 @@ CHUNK = 500                      # keys, tenants or outcomes passed to one scrip
 MAX_CONTROL_MESSAGES = 100       # taken at once
 OPEN_ATTEMPTS = 3                # times that open_lane starts over where another process opens the same lane
 
-_REPLIES = {"p": PUBLISHED, "a": ALREADY, "s": SKIPPED, "w": WAITING, "v": VOIDED, "e": EARLY}
+_REPLIES = {"p": PUBLISHED, "a": ALREADY, "s": SKIPPED, "w": WAITING, "v": VOIDED, "e": EARLY, "m": MISSED}
 
 
 @contextmanager
@@ -82,8 +84,8 @@ def _deliveries(pool: str, reply: list[Any]) -> list[Delivery]:
     now_us, expires_us = reply[0], reply[1] if len(reply) > 1 else 0
     return [
         Delivery(reply[i].decode(), reply[i + 1].decode(), reply[i + 2].decode(), pool, reply[i + 3].decode(),
-                 int(reply[i + 4]), now_us, expires_us, reply[i + 5])
-        for i in range(2, len(reply), 6)
+                 int(reply[i + 4]), now_us, expires_us, reply[i + 5], reply[i + 6])
+        for i in range(2, len(reply), 7)
     ]
 
 
@@ -126,7 +128,7 @@ def _settled(words: list[bytes] | None) -> list[str]:
     return [word.decode() for word in words]
 
 
-class RedisQueueStore(ParkedOnRedis):
+class RedisQueueStore(ParkedOnRedis, Recovery):
     """Streams, leases, locks and outcomes in Redis.
 
     Args:
@@ -165,11 +167,13 @@ class RedisQueueStore(ParkedOnRedis):
             pipeline = self._connection.client.pipeline(transaction=False)
             pipeline.time()
             pipeline.info("replication")
-            pipeline.hmget(self.keys.meta(lane), "generation", "replication_id", "quarantine_until", "clock_offset_us")
-            (seconds, micro), info, (generation, opened, until, offset) = pipeline.execute()
+            pipeline.hmget(self.keys.meta(lane), "generation", "replication_id", "quarantine_until", "clock_offset_us",
+                           "unknown_before")
+            (seconds, micro), info, (generation, opened, until, offset, unknown) = pipeline.execute()
         return LaneState(
             None if generation is None else int(generation), str(info.get("master_replid", "")),
             (opened or b"").decode(), int(float(until or 0)), int(seconds) * 1_000_000 + int(micro) + int(offset or 0),
+            int(float(unknown or 0)),
         )
 
     def open_lane(self, lane: int, generation: int, replication_id: str, quarantine_us: int) -> bool:
@@ -249,9 +253,6 @@ class RedisQueueStore(ParkedOnRedis):
 
     def accept(self, lane: int, worker: str, holds: Sequence[Hold]) -> None:
         self._run("accept", lane, *_holds(holds))
-
-    def renew(self, lane: int, worker: str, holds: Sequence[Hold], lease_us: int) -> list[str]:
-        return [id_.decode() for id_ in self._run("renew", lane, worker, lease_us, *_holds(holds))]
 
     def settle(self, lane: int, worker: str, settlements: Sequence[Settlement]) -> list[str]:
         return _settled(self._run("settle", lane, self.config.reap_cap, *_settlements(settlements)))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
-from chrono_beat.core.policy import NEEDS_ROW, decide_end
+from chrono_beat.core.policy import decide_end, needs_row
 from chrono_beat.core.records import ALIEN, UNREADABLE, Ending, NewAttempt, OpenExecution, Outcome, Start
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.service import Service
@@ -80,7 +80,7 @@ class Recorder(Service):
         return self._wait_us
 
     def _record(self, lane: int, outcomes: Sequence[Outcome]) -> None:
-        needed = [outcome.execution_id for outcome in outcomes if outcome.event in NEEDS_ROW]
+        needed = [outcome.execution_id for outcome in outcomes if needs_row(outcome)]
         rows = self._store.open_executions(needed) if needed else {}
         part: list[Outcome] = []
         ended: set[str] = set()

@@ -39,3 +39,4 @@ class Copy:
     goes_us: int | None = None
     parked: str = ""
     parked_us: int | None = None
+    lost_entry: bool = False        # brought back after a lost memory: its payload is not here

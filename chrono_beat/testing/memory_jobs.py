@@ -255,6 +255,7 @@ class MemoryJobStore(MemoryPartitions):
                     found[key] = OpenExecution(
                         key, row.job_id, row.tenant, row.partition, row.scheduled_us, row.first_due_us, row.attempt,
                         row.retries, row.state, row.job_version, job.retry if job else NO_RETRY,
+                        row.due_us,
                     )
             return found
 
@@ -301,6 +302,8 @@ class MemoryJobStore(MemoryPartitions):
             row, state=ending.state, reason=ending.reason, finished_us=ending.finished_us, error=ending.error,
             worker=ending.worker or row.worker, deliveries=max(row.deliveries, ending.deliveries),
         )
+        if ending.state == lifecycle.MISSED:
+            self._journal.set(row, missed_count=1, first_missed_us=row.scheduled_us)
         return True
 
     def _add_attempt(self, attempt: NewAttempt) -> None:

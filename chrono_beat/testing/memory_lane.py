@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chrono_beat.core.fairness import DEFAULT_MAX_RUNNING, DEFAULT_WEIGHT, FairLine
-from chrono_beat.core.overlap import locks_of, way_of
+from chrono_beat.core.overlap import OVERDUE, locks_of, way_of
 from chrono_beat.core.records import (
+    MISSED,
     RAN_LOST,
     RAN_OK,
     RAN_RETRY,
@@ -32,6 +33,9 @@ TOMBSTONE_US = 60_000_000
 DAY_US = 86_400_000_000
 MAX_COPY_AGE_US = 7 * DAY_US
 VOID_TTL_US = 8 * DAY_US
+
+DECISIONS = ("skipped", "expired", "voided", MISSED, "cancelled")
+
 
 @dataclass
 class Lane(Locks):
@@ -107,12 +111,18 @@ class Lane(Locks):
     ) -> str:
         """Append an outcome; returns its entry id."""
         entry_id = f"{self.now // 1000}-{next(self.entries)}"
+        if self.unknown_before and event in DECISIONS:
+            detail = {"unknown_before": self.unknown_before}           # rule 12
         self.outcomes[entry_id] = Outcome(
             entry_id, self.number, self.generation or 0, event, copy.id, copy.job, copy.tenant,
             copy.version if version is None else version, copy.token, copy.worker, self.now, copy.given,
             json.loads(json.dumps(dict(detail or {}))),
         )
         return entry_id
+
+    def is_known(self, copy: Copy) -> bool:
+        """Say whether a tombstone's outcome waits to be recorded, or has been."""
+        return copy.goes_us is not None or copy.outcome in self.outcomes
 
     def tombstone(self, copy: Copy, state: str, outcome: str) -> None:
         """Rule 2: the marker becomes a tombstone that stays until its outcome is acknowledged."""
@@ -274,8 +284,8 @@ class Lane(Locks):
 
     def may_run(self, copy: Copy) -> bool:
         """Say whether the copy may be handed out; one that may not is ended."""
-        if self.is_voided(copy):
-            self.drop_voided(copy)
+        if self.is_voided(copy) or copy.lost_entry:
+            self.drop_voided(copy)                                     # the audit publishes again what lost its entry
         elif copy.retry is not None:
             self.finish(copy, RAN_RETRY, {})                           # its last body has said so since it was requeued
         elif self.is_expired(copy):
@@ -299,7 +309,9 @@ class Lane(Locks):
     def is_there(self, copy: Copy, version: int) -> bool:
         """Say whether a publish of that version must leave the copy alone (rules 2, 7 and 11)."""
         if copy.state in (SETTLED, RUNNING):
-            return True
+            return copy.state == RUNNING or self.is_known(copy)
+        if copy.lost_entry:
+            return False
         return copy.state != DROPPED and copy.version >= version
 
     def publish(self, item: PublishItem, grace_us: int, stops: list[Stop]) -> str:
@@ -317,6 +329,10 @@ class Lane(Locks):
                     locks=locks_of(way, item.job_id, item.tenant, item.group))
         if old is not None:
             self.replace(old, copy)
+        if way == OVERDUE:
+            self.tombstone(copy, DECIDED, self.append(MISSED, copy))   # rule 11: nobody can publish it any more
+            self.unlock(copy.id, (old or copy).locks)
+            return "m"
         letter = self.take_locks_or(copy, way, grace_us, stops)
         if letter == "s":
             return letter

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from chrono_beat.core.records import Delivery, Hold, Parked
 from chrono_beat.testing.memory_copies import QUEUED, RUNNING, Copy
 from chrono_beat.testing.memory_lane import Lane
+from chrono_beat.testing.memory_recovery import packed
 
 
 class ParkedInMemory:
@@ -46,7 +47,8 @@ class ParkedInMemory:
                     it.sign(copy, worker, expires_us)
                     drawn.append(copy)
             return [
-                Delivery(c.id, c.job, c.tenant, c.pool, c.token, c.given, it.now, expires_us, c.payload) for c in drawn
+                Delivery(c.id, c.job, c.tenant, c.pool, c.token, c.given, it.now, expires_us, c.payload, packed(c))
+                for c in drawn
             ]
 
     def end_parked(self, lane: int, patience_us: int, limit: int) -> list[Parked]:

@@ -6,6 +6,7 @@ once, whether they found something or not.
 """
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections import Counter, defaultdict, deque
@@ -20,6 +21,7 @@ from chrono_beat.core.records import (
     ALREADY,
     DONE,
     EARLY,
+    MISSED,
     PUBLISHED,
     RAN_LOST,
     RAN_RETRY,
@@ -43,8 +45,9 @@ from chrono_beat.core.records import (
 from chrono_beat.testing import memory_lane
 from chrono_beat.testing.memory_lane import TOMBSTONE_US, VOID_TTL_US, Copy, Lane
 from chrono_beat.testing.memory_parked import ParkedInMemory
+from chrono_beat.testing.memory_recovery import MemoryRecovery, packed
 
-_REPLIES = {"p": PUBLISHED, "a": ALREADY, "s": SKIPPED, "w": WAITING, "v": VOIDED, "e": EARLY}
+_REPLIES = {"p": PUBLISHED, "a": ALREADY, "s": SKIPPED, "w": WAITING, "v": VOIDED, "e": EARLY, "m": MISSED}
 
 
 class WallClock(Protocol):
@@ -54,7 +57,7 @@ class WallClock(Protocol):
         """Return microseconds since the epoch, UTC."""
 
 
-class MemoryQueueStore(ParkedInMemory):
+class MemoryQueueStore(ParkedInMemory, MemoryRecovery):
     """QueueStore in memory.
 
     Args:
@@ -73,6 +76,7 @@ class MemoryQueueStore(ParkedInMemory):
         self._grace_us = round((config or Config()).replace_grace * 1_000_000)
         self._clock = clock
         self._lock = threading.RLock()
+        self._entries = itertools.count(1)          # not forgotten: Redis takes entry ids from the clock
         self.flush()
 
     def flush(self) -> None:
@@ -93,7 +97,7 @@ class MemoryQueueStore(ParkedInMemory):
     @contextmanager
     def _in(self, number: int) -> Iterator[Lane]:
         with self._reach() as now:
-            lane = self.lanes.setdefault(number, Lane(number))
+            lane = self.lanes.setdefault(number, Lane(number, entries=self._entries))
             lane.pass_to(now)
             yield lane
 
@@ -105,7 +109,8 @@ class MemoryQueueStore(ParkedInMemory):
 
     def lane_state(self, lane: int) -> LaneState:
         with self._in(lane) as it:
-            return LaneState(it.generation, self.repl, it.replication_id, it.quarantine_until, it.now)
+            return LaneState(
+                it.generation, self.repl, it.replication_id, it.quarantine_until, it.now, it.unknown_before)
 
     def open_lane(self, lane: int, generation: int, replication_id: str, quarantine_us: int) -> bool:
         with self._in(lane) as old:
@@ -216,7 +221,8 @@ class MemoryQueueStore(ParkedInMemory):
             it.wake.discard(pool)
             it.push_wake(pool)
             return [
-                Delivery(c.id, c.job, c.tenant, pool, c.token, c.given, it.now, expires_us, c.payload) for c in drawn
+                Delivery(c.id, c.job, c.tenant, pool, c.token, c.given, it.now, expires_us, c.payload, packed(c))
+                for c in drawn
             ]
 
     def _held(self, it: Lane, hold: Hold) -> Copy | None:
@@ -232,24 +238,6 @@ class MemoryQueueStore(ParkedInMemory):
                 if copy is not None and copy.begun != hold.token:
                     copy.begun = hold.token
                     it.append("started", copy)
-
-    def renew(self, lane: int, worker: str, holds: Sequence[Hold], lease_us: int) -> list[str]:
-        with self._in(lane) as it:
-            lost = []
-            for id_, token in holds if it.generation is not None else ():
-                copy = it.copies.get(id_)
-                if copy is None:
-                    continue
-                if copy.token != token or copy.lost == token:
-                    lost.append(id_)
-                elif copy.state in (memory_lane.RUNNING, memory_lane.QUEUED):
-                    if copy.state == memory_lane.QUEUED:                       # requeued, not granted again: taken back
-                        it.remove_entry(copy)
-                        copy.state, copy.front, copy.worker = memory_lane.RUNNING, False, worker
-                        it.running[copy.tenant].add(id_)
-                        it.owned[worker].add(id_)
-                    it.leases[id_] = it.now + lease_us
-            return lost
 
     def settle(self, lane: int, worker: str, settlements: Sequence[Settlement]) -> list[str]:
         with self._in(lane) as it:
@@ -269,7 +257,7 @@ class MemoryQueueStore(ParkedInMemory):
             return DONE if result == RAN_LOST else REFUSED
         if not token or copy.token != token:
             return REFUSED                                                     # invariant 6
-        if copy.state == memory_lane.SETTLED:
+        if copy.state == memory_lane.SETTLED and it.is_known(copy):
             return DONE                                                        # rule 2
         if result == RAN_LOST and copy.retry is None:
             if copy.state != memory_lane.RUNNING:

@@ -33,7 +33,7 @@ GENERATIONS = f"""SELECT l.number, l.generation FROM {unnest("w", number="int")}
 
 OPEN = f"""SELECT e.id, e.job_id::text, e.tenant, e.partition, {us("e.scheduled_at")}, {us("e.first_due_at")},
     e.attempt, e.retries, e.state, e.job_version, j.max_attempts, j.idempotent, j.retry_base_seconds, j.retry_factor,
-    j.retry_maximum_seconds, j.retry_jitter
+    j.retry_maximum_seconds, j.retry_jitter, {us("e.due_at")}
 FROM {unnest("k", **KEY_COLUMNS)} JOIN chrono_execution e ON {BY_KEY} LEFT JOIN chrono_job j ON j.id = e.job_id
 WHERE e.state IN ('scheduled', 'queued', 'running')"""
 
@@ -52,7 +52,8 @@ WHERE {BY_KEY} AND ({_LIVE} OR e.started_at IS NULL)"""
 _MOVES = ",".join(f"{source}>{target}" for target in lifecycle.TERMINAL for source in lifecycle.sources(target))
 END = f"""UPDATE chrono_execution e SET state = k.state, reason = k.reason, finished_at = {at("k.finished_us")},
     worker = CASE k.worker WHEN '' THEN e.worker ELSE k.worker END, deliveries = GREATEST(e.deliveries, k.deliveries),
-    error = k.error
+    error = k.error, missed_count = CASE k.state WHEN 'missed' THEN 1 ELSE e.missed_count END,
+    first_missed_at = CASE k.state WHEN 'missed' THEN e.scheduled_at ELSE e.first_missed_at END
 FROM {unnest("k", **KEY_COLUMNS, state="text", reason="text", finished_us="bigint", worker="text", deliveries="int",
              error="text", if_version="int")}
 WHERE {BY_KEY} AND e.state || '>' || k.state = ANY ('{{{_MOVES}}}'::text[])
@@ -87,7 +88,7 @@ class PostgresRecords(PostgresClaims):
         if not keys:
             return {}
         rows = self._rows(OPEN, *key_parameters(keys.values()), *bounds(keys.values()))
-        return {row[0]: OpenExecution(*row[:10], retries.policy(*row[10:])) for row in rows}
+        return {row[0]: OpenExecution(*row[:10], retries.policy(*row[10:-1]), row[-1]) for row in rows}
 
     def record(
         self, starts: Sequence[Start], endings: Sequence[Ending], attempts: Sequence[NewAttempt],

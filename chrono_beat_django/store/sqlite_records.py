@@ -20,7 +20,7 @@ from chrono_beat_django.store.tenants import OVERLAP_US
 
 OPEN = """SELECT e.id, e.job_id, e.tenant, e."partition", CAST(e.scheduled_at AS TEXT), CAST(e.first_due_at AS TEXT),
     e.attempt, e.retries, e.state, e.job_version, j.max_attempts, j.idempotent, j.retry_base_seconds, j.retry_factor,
-    j.retry_maximum_seconds, j.retry_jitter
+    j.retry_maximum_seconds, j.retry_jitter, CAST(e.due_at AS TEXT)
 FROM chrono_execution e LEFT JOIN chrono_job j ON j.id = e.job_id
 WHERE e.id IN (SELECT value FROM json_each(%s)) AND e.state IN ('scheduled', 'queued', 'running')"""
 
@@ -29,7 +29,8 @@ READ = """SELECT id, state, job_version, deliveries, job_id, CAST(scheduled_at A
 RUN = "UPDATE chrono_execution SET state = 'running' WHERE id = %s"
 START = "UPDATE chrono_execution SET started_at = %s, worker = %s, deliveries = %s WHERE id = %s"
 FILL_START = "UPDATE chrono_execution SET started_at = %s WHERE id = %s AND started_at IS NULL"
-END = """UPDATE chrono_execution SET state = %s, reason = %s, finished_at = %s,
+END = """UPDATE chrono_execution SET missed_count = CASE %s WHEN 'missed' THEN 1 ELSE missed_count END,
+    first_missed_at = CASE %s WHEN 'missed' THEN scheduled_at ELSE first_missed_at END, state = %s, reason = %s, finished_at = %s,
     worker = COALESCE(NULLIF(%s, ''), worker), deliveries = MAX(deliveries, %s), error = %s WHERE id = %s"""
 NEXT_ATTEMPT = f"""INSERT INTO chrono_execution (id, job_id, tenant, job_name, "partition", scheduled_at, due_at,
     first_due_at, attempt, retries, kind, state, job_version, args, kwargs)
@@ -51,7 +52,7 @@ class SqliteRecords(SqliteClaims):
         """See JobStore."""
         return {
             row[0]: OpenExecution(row[0], dashed(row[1]), row[2], row[3], us(row[4]) or 0, us(row[5]) or 0, *row[6:10],
-                                  retries.policy(*row[10:]))
+                                  retries.policy(*row[10:-1]), us(row[-1]) or 0)
             for row in self.rows(OPEN, listed(execution_ids))
         }
 
@@ -69,8 +70,9 @@ class SqliteRecords(SqliteClaims):
                 if row and _may_end(row, ending, generations):
                     ended[ending.execution_id] = ending
                     row["state"] = ending.state
-            cursor.executemany(END, [(e.state, e.reason, text(e.finished_us), e.worker, e.deliveries, e.error, key)
-                                     for key, e in ended.items()])
+            cursor.executemany(END, [
+                (e.state, e.state, e.state, e.reason, text(e.finished_us), e.worker, e.deliveries, e.error, key)
+                for key, e in ended.items()])
             cursor.executemany(NEXT_ATTEMPT, [_next_attempt(a, rows[a.after]) for a in attempts if a.after in ended])
             cursor.execute(FINISH, [text(now_us()), listed({rows[key]["job_id"] for key in ended})])
             return RecordResult(list(ended), [e.execution_id for e in endings if e.execution_id not in ended])

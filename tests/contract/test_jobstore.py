@@ -386,7 +386,7 @@ def test_open_executions_come_with_their_jobs_retry_policy(bench, store, epochs,
     first = found[keys[0]]
     assert set(found) == set(keys)
     assert first[:7] == (keys[0], explicit, "default", 0, past - MINUTE, past - MINUTE, 1)
-    assert first[7:] == (0, "scheduled", 1, policy)
+    assert first[7:] == (0, "scheduled", 1, policy, past - MINUTE)
     assert found[keys[1]].retry == RetryPolicy(1, False, 30.0, 2.0, 3600.0, 0.2)
     assert found[keys[2]].retry[:2] == (1, True)
     store.record([], [ending(k) for k in keys], [])

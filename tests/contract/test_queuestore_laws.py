@@ -118,7 +118,7 @@ class Course:
     def renew(self, index):
         if self.held:
             delivery, worker = self.pick(index)
-            lost = self.store.renew(LANE, worker, [hold(delivery)], LEASE)
+            lost = self.store.renew(LANE, worker, [hold(delivery)], LEASE).lost
             return lost, self.store.still_held(LANE, hold(delivery))
 
     def store_retry(self, index):

@@ -122,7 +122,7 @@ def test_inv06_a_lease_that_is_renewed_is_not_reaped(bench):
 
     for _ in range(5):
         bench.advance(20 * SECOND)
-        assert bench.store.renew(LANE, "w1", [hold(delivery)], LEASE) == []
+        assert bench.store.renew(LANE, "w1", [hold(delivery)], LEASE).lost == []
         assert bench.store.reap(LANE, 5, 10) == []
 
     assert bench.store.still_held(LANE, hold(delivery))
@@ -151,7 +151,7 @@ def test_inv06_the_outcome_of_a_stale_holder_is_refused(bench):
     second = bench.one("w2")
 
     assert bench.settle(first) == "refused"
-    assert bench.store.renew(LANE, "w1", [hold(first)], LEASE) == [first.execution_id]
+    assert bench.store.renew(LANE, "w1", [hold(first)], LEASE).lost == [first.execution_id]
     assert bench.store.give_back(LANE, "w1", [hold(first)]) == 0
     assert not bench.store.store_retry(LANE, hold(first), {})
     assert not bench.store.still_held(LANE, hold(first))
@@ -194,7 +194,7 @@ def test_a_renewal_takes_back_what_was_requeued_but_not_granted_again(bench):
     delivery = bench.one()
     bench.lapse(delivery)
 
-    assert bench.store.renew(LANE, "w1", [hold(delivery)], LEASE) == []
+    assert bench.store.renew(LANE, "w1", [hold(delivery)], LEASE).lost == []
 
     assert bench.draw() == [], "its slot is taken again"
     assert bench.store.still_held(LANE, hold(delivery))
@@ -244,7 +244,7 @@ def test_what_was_given_back_cannot_be_settled(bench):
     delivery = bench.one()
     bench.store.give_back(LANE, "w1", [hold(delivery)])
     assert bench.settle(delivery) == "refused"
-    assert bench.store.renew(LANE, "w1", [hold(delivery)], LEASE) == [delivery.execution_id]
+    assert bench.store.renew(LANE, "w1", [hold(delivery)], LEASE).lost == [delivery.execution_id]
 
 
 def test_recover_gives_back_what_a_lost_draw_reply_granted(bench):
@@ -294,7 +294,7 @@ def test_a_lost_child_is_handed_back_at_once_as_a_reap(bench):
     assert bench.settle(first, "lost") == "settled"
     assert bench.settle(first, "lost") == "done"
     assert bench.settle(first) == "refused"
-    assert bench.store.renew(LANE, "w1", [hold(first)], LEASE) == [first.execution_id]
+    assert bench.store.renew(LANE, "w1", [hold(first)], LEASE).lost == [first.execution_id]
 
     again = bench.one()
     assert (again.job_id, again.deliveries) == ("a", 2)
@@ -353,7 +353,7 @@ def test_a_retry_that_was_stored_is_forgotten_where_the_body_ended_otherwise(ben
 def test_unknown_executions_are_refused(bench):
     unknown = Hold("job:20260102T090000Z:1", "1.1")
     assert bench.store.settle(LANE, "w1", [Settlement(unknown, "succeeded", {})]) == ["refused"]
-    assert bench.store.renew(LANE, "w1", [unknown], LEASE) == []
+    assert bench.store.renew(LANE, "w1", [unknown], LEASE).lost == []
     assert bench.store.give_back(LANE, "w1", [unknown]) == 0
     bench.publish(bench.item())
     assert bench.store.settle(LANE, "w1", [Settlement(Hold(bench.item().execution_id, ""), "lost", {})]) == ["refused"]
@@ -367,7 +367,7 @@ def test_a_settlement_in_a_lane_without_memory_is_not_answered(bench):
 
     with pytest.raises(QueueUnavailable):
         bench.settle(delivery)
-    assert bench.store.renew(LANE, "w1", [hold(delivery)], LEASE) == []
+    assert bench.store.renew(LANE, "w1", [hold(delivery)], LEASE).lost == []
 
 
 def test_rule05_an_outcome_from_a_lost_generation_counts_in_quarantine_only(bench):

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chrono_beat.core.policy import LONGEST_RETRY_US, MAX_ERROR_CHARACTERS, decide_end, error_text, retry_delay_seconds
+from chrono_beat.core.policy import (
+    LONGEST_RETRY_US,
+    MAX_ERROR_CHARACTERS,
+    decide_end,
+    error_text,
+    needs_row,
+    retry_delay_seconds,
+)
 from chrono_beat.core.records import GONE_VERSION, Ending, NewAttempt, OpenExecution, Outcome, RetryPolicy, Start
 
 JOB = "00000000-0000-7000-8000-000000000001"
@@ -20,9 +27,9 @@ def outcome(event, *, version=7, generation=4, **detail):
     return Outcome("1-1", 2, generation, event, ID, JOB, "acme", version, "4.9", "w1", AT, 2, detail)
 
 
-def execution(retry=DEFAULT, *, attempt=1, retries=0, version=7):
+def execution(retry=DEFAULT, *, attempt=1, retries=0, version=7, due_us=AT - 60_000_000):
     then = AT - 60_000_000
-    return OpenExecution(ID, JOB, "acme", 3, then, then, attempt, retries, "running", version, retry)
+    return OpenExecution(ID, JOB, "acme", 3, then, then, attempt, retries, "running", version, retry, due_us)
 
 
 def decide(event, row=None, **changed):
@@ -226,3 +233,24 @@ def test_no_error_is_an_empty_text(detail):
 
 def test_an_error_text_holds_nothing_that_a_database_refuses():
     assert error_text({"error": {"type": "E", "message": "a\0b\ud800c"}}) == "E: a\N{REPLACEMENT CHARACTER}b?c"
+
+
+# -- rule 12 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("event", ["skipped", "expired", "voided", "missed"])
+def test_rule12_what_may_have_run_in_a_lost_generation_ends_as_unknown(event):
+    """Nobody saw it run, and nobody can say that it did not."""
+    decided = outcome(event, version=2, unknown_before=5_000)
+    assert needs_row(decided)
+
+    before, _, _ = decide_end(execution(due_us=4_999, version=1), decided, AT, lambda: 0.5)
+    after, _, _ = decide_end(execution(due_us=5_000, version=1), decided, AT, lambda: 0.5)
+
+    assert (before.state, before.reason, before.if_generation) == ("dead", "unknown", decided.generation)
+    assert after.state != "dead"
+
+
+def test_rule12_leaves_a_row_that_a_newer_plan_has_taken_over():
+    decided = outcome("voided", version=2, unknown_before=5_000)
+    assert decide_end(execution(due_us=1, version=2), decided, AT, lambda: 0.5) == (None, None, None)

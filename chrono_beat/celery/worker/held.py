@@ -19,6 +19,7 @@ class HeldDelivery:
     """State of one delivery.
 
     Attributes:
+        lease_expires_us: until when its lease lasts, by Redis' clock, as of the last renewal.
         request: Celery's Request, once there is one.
         job: what the pool returned for it. Celery keeps a weak reference only, and the threads pool nothing else:
             without this one, a queued job could not be cancelled.
@@ -36,6 +37,7 @@ class HeldDelivery:
     def __init__(self, lane: int, delivery: Delivery, io: Any) -> None:
         self.lane = lane
         self.delivery = delivery
+        self.lease_expires_us = delivery.lease_expires_us
         self.hold = Hold(delivery.execution_id, delivery.token)
         self.request: Any = None
         self.job: Any = None

@@ -29,6 +29,7 @@ from chrono_beat.celery.worker.aside import Aside
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.celery.worker.native import native_thread_starter
 from chrono_beat.celery.worker.operations import ACCEPT, FORGET, GIVE_BACK, PARK, SETTLE, Counts, LaneWork, Operation
+from chrono_beat.celery.worker.outcomes import Outcomes
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.records import RAN_REJECTED, REFUSED, Delivery, Settlement
 
@@ -74,6 +75,7 @@ class WorkerIO:
         self.lanes = tuple(range(beat.config.lanes))
         self.lease_us = round(beat.config.lease_ttl * 1_000_000)
         self.counts = Counts()
+        self.outcomes = Outcomes(self.lanes)
         self._free_slots, self._pools, self._deliver, self._hear = free_slots, pools, deliver, hear
         self._held: dict[tuple[str, str], HeldDelivery] = {}
         self._todo: deque[Operation] = deque()
@@ -295,6 +297,7 @@ class WorkerIO:
                                operation.settlement.result, operation.held.hold.execution_id)
             else:
                 self.counts.settled += 1
+                self.outcomes.add(operation.held.lane, operation.settlement)
 
     def _drop(self, *helds: HeldDelivery) -> None:
         for held in helds:

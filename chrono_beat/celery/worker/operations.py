@@ -30,6 +30,7 @@ class Counts:
     rejected: int = 0
     unknown_tasks: int = 0
     lost_leases: int = 0
+    brought_back: int = 0
     stopped: int = 0
     bad_messages: int = 0
     connection_errors: int = 0

@@ -24,7 +24,7 @@ from chrono_beat.celery.worker.held import Ending, HeldDelivery
 from chrono_beat.celery.worker.io import WorkerIO
 from chrono_beat.celery.worker.native import native_sleep, native_thread_starter
 from chrono_beat.core.errors import QueueUnavailable
-from chrono_beat.core.records import Settlement, WorkerReport
+from chrono_beat.core.records import LostGrant, Settlement, WorkerReport
 
 logger = logging.getLogger(__name__)
 
@@ -112,15 +112,34 @@ class Renewer:
         return True
 
     def _renew(self, queue: Any) -> None:
+        closed = False
         for lane in self._io.lanes:
             helds = [held for held in self._io.held() if held.lane == lane and not held.lost]
             for start in range(0, len(helds), MAX_HOLDS):
                 part = helds[start:start + MAX_HOLDS]
-                lost = queue.renew(lane, self._io.worker, [held.hold for held in part], self._io.lease_us)
+                renewed = queue.renew(lane, self._io.worker, [held.hold for held in part], self._io.lease_us)
+                closed = closed or not renewed.expires_us
                 for held in part:
-                    if held.hold.execution_id in lost:
+                    if held.hold.execution_id in renewed.lost:
                         held.lost = True
                         self._on_lost(held)
+                    elif renewed.expires_us and held.hold.execution_id not in renewed.unknown:
+                        held.lease_expires_us = renewed.expires_us
+                self._bring_back(queue, lane, [h for h in part if h.hold.execution_id in renewed.unknown])
+            self._io.outcomes.settle_again(queue, lane, self._io.worker)
+        if closed:
+            raise QueueUnavailable("a lane has no generation: its memory was lost")     # soon again
+
+    def _bring_back(self, queue: Any, lane: int, helds: list[HeldDelivery]) -> None:
+        """Rule 5: tell a lane that has lost its memory what this worker has of it."""
+        if not helds:
+            return
+        grants = [LostGrant(held.hold, held.lease_expires_us, held.delivery.grant) for held in helds]
+        back = set(queue.bring_back(lane, self._io.worker, grants, self._io.lease_us))
+        begun = [h.hold for h in helds if h.accepted and not h.ended and h.hold.execution_id in back]
+        if begun:
+            queue.accept(lane, self._io.worker, begun)     # that they had started may not have been recorded
+        self._io.counts.brought_back += len(back)
 
     def _end_overdue(self, queue: Any) -> None:
         now = time.monotonic()

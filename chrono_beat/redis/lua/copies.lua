@@ -78,8 +78,21 @@ local function tombstone(id, x, state, outcome)
   })
 end
 
+-- A tombstone whose outcome is neither acknowledged (then it has an expiry) nor in the stream any more stands for
+-- nothing.
+local function outcome_is_known(id, x)
+  return places_in[X .. id] or redis.call('PTTL', X .. id) >= 0 or #redis.call('XRANGE', base .. 'out', x.out, x.out) > 0
+end
+
+-- Outcomes without a run. Rule 12: what was due before the lane's generation began may have run in a lost one. Only the
+-- recorder knows when an execution was due, so these say which instants are in doubt.
+local DECISIONS = {skipped = true, expired = true, voided = true, missed = true, cancelled = true}
+
 -- Every outcome has the same fields in the same order: a stream stores repeated field names once.
 local function append(event, id, x, detail, blocked_by)
+  if unknown_before > 0 and DECISIONS[event] then
+    detail = string.format('{"unknown_before": %.0f}', unknown_before)
+  end
   return redis.call('XADD', base .. 'out', '*', 'event', event, 'id', id, 'job', x.job, 'tenant', x.tenant,
     'ver', x.ver, 'token', x.token or '', 'worker', x.worker or '', 'at', now, 'given', x.given or 0, 'gen', generation,
     'detail', detail or '', 'retry', x.retry or '', 'by', blocked_by or '')

@@ -2,7 +2,7 @@
 -- KEYS[1]  meta hash of the lane
 -- ARGV     pool; credit (executions at most); worker; lease (µs)
 -- Returns  { now (µs), end of the leases (µs), then per delivery: execution id, job, tenant, token, deliveries,
---          payload }
+--          payload, record (to be brought back after a lost memory) }
 -- include: grants
 
 local pool, credit, worker, lease = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
@@ -171,7 +171,7 @@ local function grant(id, x, payload)
   keep(running, x.tenant, id)
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3] = id, x.job, x.tenant
-  reply[n + 4], reply[n + 5], reply[n + 6] = x.token, x.given, payload
+  reply[n + 4], reply[n + 5], reply[n + 6], reply[n + 7] = x.token, x.given, payload, cells[X .. id]
   return true
 end
 

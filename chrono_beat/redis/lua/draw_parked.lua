@@ -3,7 +3,7 @@
 -- KEYS[1]  meta hash of the lane
 -- ARGV     worker; lease (µs); then execution ids
 -- Returns  { now (µs), end of the leases (µs), then per delivery: execution id, job, tenant, token, deliveries, payload,
---          pool }
+--          pool, record }
 -- include: parking
 
 local worker, expires = ARGV[1], now + tonumber(ARGV[2])
@@ -33,7 +33,7 @@ local function grant(id, x)
   redis.call('SADD', base .. 'own:' .. worker, id)
   redis.call('SADD', base .. 'run:' .. x.tenant, id)
   room[x.tenant] = room[x.tenant] - 1
-  for _, value in ipairs({id, x.job, x.tenant, x.token, x.given, payload, x.pool}) do
+  for _, value in ipairs({id, x.job, x.tenant, x.token, x.given, payload, x.pool, cells[X .. id]}) do
     reply[#reply + 1] = value
   end
 end

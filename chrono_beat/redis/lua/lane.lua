@@ -8,6 +8,7 @@ local meta = redis.call('HMGET', KEYS[1], 'generation', 'quarantine_until', 'cou
   'clock_offset_us')
 local generation = meta[1]
 local quarantine_until = tonumber(meta[2] or 0)
+local unknown_before = tonumber(meta[4] or 0)         -- what was due before may have run unseen (rule 12)
 local clock = redis.call('TIME')
 -- clock_offset_us is a hook for tests: it moves the lane's clock without waiting. Nothing in the product writes it.
 local now = clock[1] * 1000000 + clock[2] + (meta[5] or 0)

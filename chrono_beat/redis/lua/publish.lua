@@ -3,10 +3,10 @@
 -- ARGV     generation; valid_until (µs); how long one that is told to make room may still run (µs); then per item:
 --          execution id, job, tenant, version, exclusion group ('' for none), pool, priority (0-9), due (µs), expires
 --          (µs, '' for never), what to do while another of the job is active (a run beside it, f be skipped, r take its
---          place, w wait, b wait for another backfill only), payload
+--          place, w wait, b wait for another backfill only, m none: it is missed), payload
 -- Returns  { why all was refused or '', now (µs), a letter per item: p published, a already, s ended by a decision, w
---          waiting, v voided, e early; then for each running one that is to stop: execution id, token, worker }
--- include: endings
+--          waiting, v voided, e early, m missed; then for each running one that is to stop: execution id, token, worker }
+-- include: mending
 
 local ITEM = 11
 local FIRST = 4
@@ -21,7 +21,6 @@ if now > tonumber(ARGV[2]) then
   return {'deadline', now}                            -- rule 3
 end
 
-local unknown_before = tonumber(meta[4] or 0)
 local grace = tonumber(ARGV[3])
 
 local keys = {}                                       -- per item: of its record, its job's void and lock; then of groups
@@ -67,60 +66,6 @@ local function get_fetched(key)
     return get(key)
   end
   return value
-end
-
--- A tombstone whose outcome is neither acknowledged (then it has an expiry) nor in the stream any more stands for
--- nothing.
-local function outcome_is_known(id, x)
-  return places_in[X .. id] or redis.call('PTTL', X .. id) >= 0 or #redis.call('XRANGE', base .. 'out', x.out, x.out) > 0
-end
-
--- Invariant 4: somebody may have deleted any one key. Put back what points to a queued copy; false where its entry is
--- gone.
-local function mend_queued(id, x)
-  if not payload_of(id, x) then
-    return false
-  end
-  if x.parked then
-    redis.call('ZADD', base .. 'parked', x.parked_at, id)
-  elseif x.front then
-    if not redis.call('LPOS', front_of(x), id) then
-      redis.call('RPUSH', front_of(x), id)
-    end
-    make_ready(x.pool, x.tenant, 'f', '')
-  else
-    -- The stream is read from its beginning once: what was granted is passed over.
-    make_ready(x.pool, x.tenant, x.prio .. '=', '-')
-    set_places(x.pool, x.tenant, (string.gsub(places_of(x.pool, x.tenant), x.prio .. '=%S+', x.prio .. '=-')))
-  end
-  for _, lock in ipairs(locks_of(x)) do
-    if not get(lock) then
-      put(lock, id)
-    end
-  end
-  if not x.parked and not redis.call('ZSCORE', base .. 'capped:' .. x.pool, x.tenant) then
-    enter(x.pool, x.tenant, 0)
-  end
-  return true
-end
-
--- Say whether a copy or its outcome is there that this publish must leave alone. An older version that a worker has
--- or has settled counts as this occurrence; one not drawn is replaced (rule 7).
-local function is_there(id, x, ver)
-  local as_new = tonumber(x.ver) >= tonumber(ver)
-  if x.state == 's' then
-    return outcome_is_known(id, x)
-  elseif x.state == 'r' then
-    redis.call('ZADD', base .. 'lease', 'NX', now + 60000000, id)
-    return true
-  elseif x.state == 'x' then
-    return as_new and outcome_is_known(id, x)         -- rule 11: a decision stands
-  elseif x.state == 'q' then
-    return as_new and mend_queued(id, x)
-  elseif x.state == 'w' then
-    return as_new and x.at and get(x.at) and redis.call('LPOS', waiters_of(x.at), id)
-  end
-  return false
 end
 
 -- Take an older copy of the same execution away; what is known of its deliveries goes over to the new one, and so do
@@ -269,7 +214,7 @@ local function publish(i, k)
   if ARGV[i + 8] ~= '' then
     x.exp = ARGV[i + 8]
   end
-  if way ~= 'a' then
+  if way ~= 'a' and way ~= 'm' then
     x.lock = way == 'b' and 'b' or true
   end
   if ARGV[i + 4] ~= '' then
@@ -280,6 +225,11 @@ local function publish(i, k)
   end
   if old then
     replace(id, old, x)
+  end
+  if way == 'm' then
+    tombstone(id, x, 'x', append('missed', id, x))    -- rule 11: nobody can publish it any more
+    unlock(id, old or x)
+    return 'm'
   end
   local letter = take_locks_or(id, x, way, keys[k + 2], ARGV[i + 10])
   if letter then

@@ -1,11 +1,12 @@
 -- Prolong leases. One that has run out and was requeued, but not granted again, is taken back: its body is running.
 -- KEYS[1]  meta hash of the lane
 -- ARGV     worker; lease (µs); then per delivery: execution id, token
--- Returns  the execution ids for which a newer grant exists, or which the worker itself reported lost
+-- Returns  { end of the leases (µs), 0 where the lane has no generation; the execution ids for which a newer grant
+--          exists, or which the worker itself reported lost; those that the lane does not know }
 -- include: copies
 
 local worker, expires = ARGV[1], now + tonumber(ARGV[2])
-local lost, keys = {}, {}
+local lost, unknown, keys = {}, {}, {}
 
 local function take_back(id, x)
   redis.call('LREM', front_of(x), 1, id)
@@ -22,9 +23,11 @@ fetch(keys)
 for i = 3, generation and #ARGV or 0, 2 do
   local id, token = ARGV[i], ARGV[i + 1]
   local x = load(id)
-  if x and (x.token ~= token or x.lost == token) then
+  if not x then
+    unknown[#unknown + 1] = id
+  elseif x.token ~= token or x.lost == token then
     lost[#lost + 1] = id
-  elseif x and (x.state == 'r' or x.state == 'q') then
+  elseif x.state == 'r' or x.state == 'q' then
     if x.state == 'q' then
       take_back(id, x)
     end
@@ -32,4 +35,4 @@ for i = 3, generation and #ARGV or 0, 2 do
   end
 end
 write_cells()
-return lost
+return {generation and expires or 0, lost, unknown}

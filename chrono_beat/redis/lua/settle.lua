@@ -39,8 +39,8 @@ local function settle(id, token, result, detail)
     return result == 'lost' and 'done' or 'refused'
   elseif x.token ~= token then
     return 'refused'                                  -- invariant 6
-  elseif x.state == 's' then
-    return 'done'                                     -- rule 2
+  elseif x.state == 's' and outcome_is_known(id, x) then
+    return 'done'                                     -- rule 2; an outcome that was deleted is appended anew (rule 6)
   end
   if result == 'lost' and not x.retry then
     if x.state ~= 'r' then

@@ -1,0 +1,100 @@
+"""The part of the QueueStore in memory that notices a lost memory, and puts back what it can (rules 4 to 6)."""
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from chrono_beat.core.records import Hold, LostGrant, Recorded, Renewed
+from chrono_beat.testing import memory_lane
+from chrono_beat.testing.memory_lane import Copy, Lane
+
+
+def packed(copy: Copy) -> bytes:
+    """Return a copy without its payload, to be handed to the worker that has it."""
+    return json.dumps({**dataclasses.asdict(copy), "payload": "", "lost_entry": True}).encode()
+
+
+class MemoryRecovery:
+    """Mixed into MemoryQueueStore."""
+
+    def _in(self, number: int) -> AbstractContextManager[Lane]:
+        raise NotImplementedError
+
+    def lacking(self, lane: int, generation: int, execution_ids: Sequence[str]) -> list[str] | None:
+        with self._in(lane) as it:
+            if it.generation != generation or it.now < it.quarantine_until:
+                return None
+            copies = {id_: it.copies.get(id_) for id_ in execution_ids}
+            return [id_ for id_, copy in copies.items() if copy is None or not it.is_there(copy, copy.version)]
+
+    def renew(self, lane: int, worker: str, holds: Sequence[Hold], lease_us: int) -> Renewed:
+        with self._in(lane) as it:
+            lost: list[str] = []
+            unknown: list[str] = []
+            if it.generation is None:
+                return Renewed(0, lost, unknown)
+            for id_, token in holds:
+                copy = it.copies.get(id_)
+                if copy is None:
+                    unknown.append(id_)
+                elif copy.token != token or copy.lost == token:
+                    lost.append(id_)
+                elif copy.state in (memory_lane.RUNNING, memory_lane.QUEUED):
+                    if copy.state == memory_lane.QUEUED:                       # requeued, not granted again: taken back
+                        it.remove_entry(copy)
+                        copy.state, copy.front = memory_lane.RUNNING, False
+                    self._hold(it, copy, worker, it.now + lease_us)
+            return Renewed(it.now + lease_us, lost, unknown)
+
+    def _hold(self, it: Lane, copy: Copy, worker: str, until_us: int) -> None:
+        copy.worker = worker
+        it.leases[copy.id] = until_us
+        it.running[copy.tenant].add(copy.id)
+        it.owned[worker].add(copy.id)
+
+    def bring_back(self, lane: int, worker: str, grants: Sequence[LostGrant], lease_us: int) -> list[str]:
+        with self._in(lane) as it:
+            if it.generation is None or it.now >= it.quarantine_until:
+                return []                                                      # rule 5
+            return [grant.hold.execution_id for grant in grants if self._bring_back(it, worker, grant, lease_us)]
+
+    def _bring_back(self, it: Lane, worker: str, grant: LostGrant, lease_us: int) -> bool:
+        (id_, token), expires_us, text = grant
+        known = it.copies.get(id_)
+        if known is not None and known.token == token:
+            return known.state == memory_lane.RUNNING                          # a repeat of this call
+        if expires_us <= it.now:
+            return False
+        if known is not None:
+            if known.state != memory_lane.RUNNING or _order(known.token) > _order(token):
+                return False                                                   # a newer grant, or an outcome
+            it.owned[known.worker].discard(id_)
+        copy = Copy(**{**json.loads(text), "payload": b""})
+        if copy.token != token:
+            return False
+        for lock in copy.locks:
+            it.locks.setdefault(lock, id_)
+        it.copies[id_] = copy
+        self._hold(it, copy, worker, it.now + lease_us)
+        return True
+
+    def recorded(self, lane: int, generation: str, holds: Sequence[Hold]) -> Recorded:
+        with self._in(lane) as it:
+            if it.generation is None or str(it.generation) != generation:
+                return Recorded("" if it.generation is None else str(it.generation), [], [])
+            done, gone = [], []
+            for id_, token in holds:
+                copy = it.copies.get(id_)
+                kept = copy is not None and copy.state == memory_lane.SETTLED and copy.token == token
+                if copy is None or not kept or copy.goes_us is not None:
+                    done.append(id_)
+                elif not it.is_known(copy):
+                    gone.append(id_)
+            return Recorded(generation, done, gone)
+
+
+def _order(token: str) -> tuple[int, int]:
+    generation, counter = token.split(".")
+    return int(generation), int(counter)
