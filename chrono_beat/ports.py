@@ -18,7 +18,6 @@ from chrono_beat.core.records import (
     Hold,
     LaneRecord,
     LaneState,
-    LostGrant,
     NewAttempt,
     OpenExecution,
     Outcome,
@@ -27,9 +26,7 @@ from chrono_beat.core.records import (
     PublishItem,
     PublishResult,
     Reaped,
-    Recorded,
     RecordResult,
-    Renewed,
     ScheduledExecution,
     Settlement,
     Start,
@@ -38,6 +35,7 @@ from chrono_beat.core.records import (
     Void,
     WorkerReport,
 )
+from chrono_beat.core.recovery import LostGrant, Recorded, Renewed
 
 
 class JobStore(Protocol):

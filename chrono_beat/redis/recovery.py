@@ -4,7 +4,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from chrono_beat.core.records import Hold, LostGrant, Recorded, Renewed
+from chrono_beat.core.records import Hold
+from chrono_beat.core.recovery import LostGrant, Recorded, Renewed
 
 
 class Recovery:

@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from chrono_beat.core.records import LostGrant, Settlement
+from chrono_beat.core.records import Settlement
+from chrono_beat.core.recovery import LostGrant
 from tests.contract.queues import GENERATION, LANE, LEASE, SECOND, hold, queue_bench
 
 NEXT = GENERATION + 1

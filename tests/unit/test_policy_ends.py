@@ -245,7 +245,7 @@ def test_rule12_what_may_have_run_in_a_lost_generation_ends_as_unknown(event):
     assert needs_row(decided)
 
     before, _, _ = decide_end(execution(due_us=4_999, version=1), decided, AT, lambda: 0.5)
-    after, _, _ = decide_end(execution(due_us=5_000, version=1), decided, AT, lambda: 0.5)
+    after, _, _ = decide_end(execution(due_us=5_000, version=1)._replace(state="queued"), decided, AT, lambda: 0.5)
 
     assert (before.state, before.reason, before.if_generation) == ("dead", "unknown", decided.generation)
     assert after.state != "dead"
