@@ -231,8 +231,12 @@ class Planner(Service):
         emit("claimed", member=self._partitions.member, jobs=len(claims), executions=len(rows), missed=len(missed))
         self._enqueue(rows, holding.epochs)
 
-    def _claim(self, claims: Sequence[Claim]) -> list[ScheduledExecution]:
-        """Carry out claims in one transaction; where a row breaks it, in smaller ones until that row stands alone."""
+    def _claim(self, claims: Sequence[Claim], *, again: bool = True) -> list[ScheduledExecution]:
+        """Carry out claims in one transaction; where a row breaks it, in smaller ones until that row stands alone.
+
+        Args:
+            again: whether a claim that stands alone is tried once more; a passing fault is to quarantine nobody.
+        """
         if not claims:
             return []
         try:
@@ -243,6 +247,8 @@ class Planner(Service):
             if len(claims) > 1:
                 half = len(claims) // 2
                 return self._claim(claims[:half]) + self._claim(claims[half:])
+            if again:
+                return self._claim(claims, again=False)
             logger.exception("job %s cannot be claimed", claims[0].job_id)
             self._quarantine(
                 claims[0].job_id, claims[0].version, claims[0].content, f"cannot be claimed: {error!r}")

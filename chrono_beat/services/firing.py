@@ -11,6 +11,7 @@ refused, whatever the reason    rows are read anew before anything of that lane 
 no answer from Redis            it may have been carried out: sent again as it is, for `UNSURE_US` at most; after that
                                 its execution may have ended and been forgotten, so rows are read anew
 EARLY                           Redis' clock was set back; tried again shortly (invariant 1)
+an error nobody expected        each entry is tried by itself a second later
 ==============================  =====================================================================================
 """
 from __future__ import annotations
@@ -22,6 +23,7 @@ from chrono_beat.core.clock import Clock, deadline_us
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.records import EARLY, PUBLISHED, SKIPPED, VOIDED, PublishResult
+from chrono_beat.core.wheel import TICK_US
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.lanes import Lanes
 from chrono_beat.services.partitions import Partitions
@@ -37,6 +39,9 @@ SHORTEST_SLEEP_US = 200
 """Microseconds; the estimate of a server's clock creeps up to a due time, and each look costs something."""
 
 EARLY_RETRY_US = 20_000
+APART_US = 1_000_000
+"""Microseconds until an entry whose publishing failed as nobody expected is tried by itself."""
+
 UNSURE_US = 20_000_000
 """Microseconds for which a batch without an answer is repeated; well below the life of a tombstone (rule 2)."""
 
@@ -130,12 +135,21 @@ class Firing(Service):
             self._unsure.setdefault(lane, now_us)
             self._pending.put_back(lane, batch, edition)
             raise
+        except Exception:
+            self._set_apart(batch, reached_us)
+            raise
         self._unsure.pop(lane, None)
         if result.refused:
             self._refused(lane, result.refused, len(batch))
             return False
         self._answered(lane, batch, result)
         return True
+
+    def _set_apart(self, batch: Sequence[Entry], reached_us: int) -> None:
+        """Let each entry of a batch that failed as nobody expected come again by itself: one that always fails then costs
+        its neighbours nothing, and a passing fault loses none."""
+        for number, entry in enumerate(batch):
+            self._pending.add([entry], not_before_us=reached_us + APART_US + number * TICK_US)
 
     def _refused(self, lane: int, why: str, count: int) -> None:
         emit("publish_refused", lane=lane, why=why, count=count)

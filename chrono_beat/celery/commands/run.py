@@ -1,8 +1,10 @@
 """``chrono run``: the services, until TERM or Ctrl-C."""
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,11 +26,13 @@ def chosen_roles(text: str) -> tuple[str, ...]:
 @click.command()
 @click.option("--roles", default=",".join(ROLES), show_default=True, metavar="LIST", help="Which services run here.")
 @click.option("--name", default=None, help="Unique name; default: host, process id and a random part.")
+@click.option("--health-file", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
+              help="Touched each second while every service gets on; a probe looks at its age.")
 @click.option("-l", "--loglevel", default="INFO", show_default=True,
               type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False))
 @click.pass_context
 @command
-def run(context: click.Context, roles: str, name: str | None, loglevel: str) -> None:
+def run(context: click.Context, roles: str, name: str | None, health_file: Path | None, loglevel: str) -> None:
     """Run the dispatcher and its companions until TERM or Ctrl-C.
 
     Any number may run; they share the partitions. One that is stopped hands its partitions over before it leaves.
@@ -36,11 +40,15 @@ def run(context: click.Context, roles: str, name: str | None, loglevel: str) -> 
     chosen = chosen_roles(roles)
     context.obj.app.log.setup(loglevel=loglevel.upper(), redirect_stdouts=False)
     runner = root(context).services(chosen, name=name)
-    serve(runner)
+    serve(runner, health_file)
 
 
-def serve(runner: Any) -> None:
-    """Start the services, wait for a signal, stop them in order."""
+def serve(runner: Any, health_file: Path | None = None) -> None:
+    """Start the services, wait for a signal, stop them in order.
+
+    Args:
+        health_file: touched each second while no service is unhealthy, and removed at the end.
+    """
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -50,5 +58,15 @@ def serve(runner: Any) -> None:
         while not stop.wait(1.0):
             if runner.failed():
                 fail("a service could not be kept running; see the log", UNHEALTHY)
+            show_health(runner, health_file)
     finally:
         runner.stop()
+        if health_file is not None:
+            health_file.unlink(missing_ok=True)
+
+
+def show_health(runner: Any, health_file: Path | None) -> None:
+    """Touch the file if every service has got on lately; what cannot be written is not healthy either."""
+    if health_file is not None and not runner.unhealthy():
+        with contextlib.suppress(OSError):
+            health_file.touch()
