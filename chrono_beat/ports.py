@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from chrono_beat.core.records import (
+    Cancelled,
     CancelRequest,
     Claim,
     Delivery,
@@ -27,6 +28,7 @@ from chrono_beat.core.records import (
     PublishResult,
     Reaped,
     RecordResult,
+    Running,
     ScheduledExecution,
     Settlement,
     Start,
@@ -181,6 +183,17 @@ class QueueStore(Protocol):
         for an execution without a copy. Returns "ended", "held" (a worker has it, or nobody can know: quarantine) or
         "done" (its outcome is on the way, or it was published anew)."""
 
+    def deliveries_of(
+        self, lane: int, job_id: str, below_version: int | None, *, tenant: str = "",
+    ) -> list[Running] | None:
+        """Return the deliveries of a job, of versions below (None: of any), that workers hold; with *job_id* "" all of
+        *tenant*. None where nobody can know: the lane has no generation, or is in quarantine."""
+
+    def cancel(self, lane: int, execution_id: str, job_id: str, tenant: str) -> Cancelled:
+        """End the copy of an execution with the outcome "cancelled" and free its locks; where there is none, no later publish
+        of it counts. What a worker holds is marked: it does not come back from there, and ends cancelled unless it
+        succeeds."""
+
     def set_tenants(self, lane: int, limits: Sequence[TenantLimits]) -> None:
         """Tell the draw the limits of tenants; live at once, also lowered caps and pauses."""
 
@@ -236,6 +249,10 @@ class QueueStore(Protocol):
 
     def give_back(self, lane: int, worker: str, holds: Sequence[Hold]) -> int:
         """Return deliveries that never began, to the front of their tenant; returns how many were the worker's."""
+
+    def redraw(self, lane: int, worker: str, hold: Hold, lease_us: int) -> Delivery | None:
+        """Grant a delivery that has not begun anew to its worker, under a new token and without pool and payload; None where
+        it is not the worker's any more, or must not start now: then it went back to the front (rule 10)."""
 
     # -- tasks that a worker does not know
 

@@ -283,6 +283,7 @@ def _asked_to_wait_seconds(policy: RetryPolicy, detail: Mapping[str, Any]) -> fl
 _PLAIN_ENDS = {
     RAN_OK: (lifecycle.SUCCEEDED, ""),
     RAN_REVOKED: (lifecycle.CANCELLED, ""),                # by the user, with Celery's revoke: no retry
+    "cancelled": (lifecycle.CANCELLED, ""),                # asked for by a user, before its body began
     RAN_SUPERSEDED: (lifecycle.CANCELLED, "superseded"),   # told to stop, since a newer occurrence takes its place
     RAN_REJECTED: (lifecycle.DEAD, "invalid"),
     RAN_LOST: (lifecycle.DEAD, "worker_lost"),             # and expired before it could be handed out again
@@ -292,7 +293,7 @@ _PLAIN_ENDS = {
     "expired": (lifecycle.EXPIRED, ""),
     MISSED: (lifecycle.MISSED, "misfire"),
 }
-_CONDITIONAL = ("skipped", "expired", "voided", MISSED)
+_CONDITIONAL = ("skipped", "expired", "voided", "cancelled", MISSED)
 _FAILURES = {RAN_FAILED: "error", RAN_RETRY: "error", RAN_TIMEOUT: "timeout"}
 NEEDS_ROW = frozenset({*_FAILURES, "voided"})
 """Events whose end cannot be decided without the execution's row."""
@@ -318,13 +319,14 @@ def decide_end(
     if outcome.event == "started":
         return None, None, Start(outcome.execution_id, outcome.at_us, outcome.worker, outcome.deliveries)
     if execution is not None and _is_unknown(execution, outcome):
-        version = execution.version if outcome.event == "voided" else outcome.version
+        version = execution.version if outcome.event in ("voided", "cancelled") else outcome.version
         return _ending(outcome, lifecycle.DEAD, "unknown", version), None, None
     if outcome.event in _PLAIN_ENDS:
         state, reason = _PLAIN_ENDS[outcome.event]
         if outcome.event == RAN_SUPERSEDED and outcome.detail.get("unknown"):
             state, reason = lifecycle.DEAD, "unknown"          # rule 12: it may have run before Redis' memory was lost
-        return _ending(outcome, state, reason, outcome.version), None, None
+        named = outcome.event == "cancelled"                   # then whatever version it has
+        return _ending(outcome, state, reason, None if named else outcome.version), None, None
     if outcome.event not in NEEDS_ROW:
         raise ValueError(f"no such event: {outcome.event[:40]!r}")
     if execution is None:

@@ -242,6 +242,25 @@ class Hold(NamedTuple):
     token: str
 
 
+class Running(NamedTuple):
+    """A delivery in a worker's hands; *begun*: its body has begun, as far as Redis has heard."""
+
+    execution_id: str
+    token: str
+    worker: str
+    begun: bool
+
+
+class Cancelled(NamedTuple):
+    """What became of a cancel: "ended"; "held" by a worker (whose name and token follow; "" where nobody can know); "done",
+    its outcome is on the way."""
+
+    state: str
+    worker: str
+    token: str
+    begun: bool
+
+
 # How a delivery ended, as the worker tells it.
 RAN_OK, RAN_FAILED, RAN_TIMEOUT, RAN_RETRY, RAN_REVOKED, RAN_LOST, RAN_REJECTED, RAN_SUPERSEDED = (
     "succeeded", "failed", "timeout", "retry", "revoked", "lost", "rejected", "superseded",

@@ -6,12 +6,16 @@ nobody knows whether a draw ran, and a second one would take more work than the 
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import redis
 from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from chrono_beat.core.errors import QueueUnavailable
 
 BLOCK_SECONDS = 5.0
 BLOCKING_TIMEOUT_SECONDS = 15.0
@@ -24,6 +28,15 @@ UNAVAILABLE = (
     exceptions.ConnectionError, exceptions.TimeoutError, exceptions.BusyLoadingError, exceptions.ReadOnlyError,
     exceptions.OutOfMemoryError, exceptions.ClusterDownError, exceptions.MasterDownError,
 )
+
+
+@contextmanager
+def reaching_redis() -> Iterator[None]:
+    """Turn what says "not now" into QueueUnavailable."""
+    try:
+        yield
+    except UNAVAILABLE as error:
+        raise QueueUnavailable(f"Redis: {error}") from error
 
 
 def _settings(socket_timeout: float) -> dict[str, Any]:

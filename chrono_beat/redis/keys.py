@@ -41,7 +41,7 @@ LANE_KEYS = (
     KeyPattern("lease", "zset", "execution id -> end of its lease (µs)", WITH_LAST, True),
     KeyPattern("x:<execution id>", "string",
                "marker, running record or tombstone of an execution, a MessagePack map: state, ver, job, tenant, pool, "
-               "prio, exp, entry, since, token, given (deliveries), reaps, worker, front, begun, lost, retry, "
+               "prio, exp, entry, since, token, given (deliveries), reaps, worker, front, begun, lost, retry, cancelled, "
                "payload, parked, parked_at, out; "
                "lock and group (what it needs), at (where it waits), ends (it is in ends), stop (when its "
                "grant is withdrawn), by (for whom), unk (it may have run in a lost generation)",

@@ -7,8 +7,7 @@ repeated as they are; after a draw whose reply was lost the worker calls ``recov
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
@@ -37,7 +36,8 @@ from chrono_beat.core.records import (
     TenantLimits,
     WorkerReport,
 )
-from chrono_beat.redis.connection import BLOCK_SECONDS, UNAVAILABLE, Connection
+from chrono_beat.redis.connection import BLOCK_SECONDS, Connection, reaching_redis
+from chrono_beat.redis.control import RedisControl
 from chrono_beat.redis.keys import (
     CONTROL_TTL_MS,
     DISPATCH_TTL_MS,
@@ -55,14 +55,6 @@ MAX_CONTROL_MESSAGES = 100       # taken at once
 OPEN_ATTEMPTS = 3                # times that open_lane starts over where another process opens the same lane
 
 _REPLIES = {"p": PUBLISHED, "a": ALREADY, "s": SKIPPED, "w": WAITING, "v": VOIDED, "e": EARLY, "m": MISSED}
-
-
-@contextmanager
-def _reaching_redis() -> Iterator[None]:
-    try:
-        yield
-    except UNAVAILABLE as error:
-        raise QueueUnavailable(f"Redis: {error}") from error
 
 
 def _json(value: Mapping[str, Any]) -> str:
@@ -128,7 +120,7 @@ def _settled(words: list[bytes] | None) -> list[str]:
     return [word.decode() for word in words]
 
 
-class RedisQueueStore(ParkedOnRedis, Recovery):
+class RedisQueueStore(ParkedOnRedis, Recovery, RedisControl):
     """Streams, leases, locks and outcomes in Redis.
 
     Args:
@@ -152,18 +144,18 @@ class RedisQueueStore(ParkedOnRedis, Recovery):
         self._connection.open()
 
     def _run(self, name: str, lane: int, *args: Any) -> Any:
-        with _reaching_redis():
+        with reaching_redis():
             return script(name).call(self._connection.client, self.keys.meta(lane), *args)
 
     def now_us(self) -> int:
-        with _reaching_redis():
+        with reaching_redis():
             seconds, micro = self._connection.client.execute_command("TIME")
         return int(seconds) * 1_000_000 + int(micro)
 
     # -- lanes ------------------------------------------------------------------------------------------------------
 
     def lane_state(self, lane: int) -> LaneState:
-        with _reaching_redis():
+        with reaching_redis():
             pipeline = self._connection.client.pipeline(transaction=False)
             pipeline.time()
             pipeline.info("replication")
@@ -188,7 +180,7 @@ class RedisQueueStore(ParkedOnRedis, Recovery):
         """Remove the lane's copies, markers, leases and locks, in bounded steps; False where it was opened meanwhile."""
         cursor = 0
         while True:
-            with _reaching_redis():
+            with reaching_redis():
                 cursor, names = self._connection.client.scan(cursor, match=self.keys.base(lane) + "*", count=CHUNK)
             swept = [name for name in names if self.keys.is_swept(lane, name.decode("utf-8", "replace"))]
             if not self._run("sweep_lane", lane, *swept):
@@ -279,7 +271,7 @@ class RedisQueueStore(ParkedOnRedis, Recovery):
 
     def _run_together(self, lane: int, calls: Sequence[tuple[str, list[Any]]]) -> dict[str, Any]:
         key, replies = self.keys.meta(lane), {}
-        with _reaching_redis():
+        with reaching_redis():
             pipeline = self._connection.client.pipeline(transaction=False)
             for name, args in calls:
                 pipeline.execute_command("EVALSHA", script(name).digest, 1, key, *args)
@@ -310,7 +302,7 @@ class RedisQueueStore(ParkedOnRedis, Recovery):
     ) -> list[str]:
         control = [self.keys.of(lane, "ctl", worker) for lane in lanes]
         names = control + [self.keys.of(lane, "wake", pool) for lane in lanes for pool in pools]
-        with _reaching_redis():
+        with reaching_redis():
             found = self._connection.blocking.blpop(names, timeout=min(max(timeout_seconds, 0.01), BLOCK_SECONDS))
             if found is None or found[0].decode() not in control:
                 return []
@@ -321,7 +313,7 @@ class RedisQueueStore(ParkedOnRedis, Recovery):
         if not lanes:
             return
         key = self.keys.of(lanes[0], "ctl", worker)      # it waits on all its lanes at once
-        with _reaching_redis():
+        with reaching_redis():
             pipeline = self._connection.client.pipeline(transaction=False)
             pipeline.rpush(key, message)
             pipeline.pexpire(key, CONTROL_TTL_MS)
@@ -330,7 +322,7 @@ class RedisQueueStore(ParkedOnRedis, Recovery):
     def wait_for_dispatch(self, timeout_seconds: float) -> bool:
         # A stream, not a list: every dispatcher hears of it, and none misses what came between two waits.
         block_ms = int(min(max(timeout_seconds, 0.01), BLOCK_SECONDS) * 1000)
-        with _reaching_redis():
+        with reaching_redis():
             found = self._connection.blocking.execute_command(
                 "XREAD", "BLOCK", block_ms, "STREAMS", self.keys.anywhere("dispatch"), self._seen_dispatch)
         if not found:
@@ -341,7 +333,7 @@ class RedisQueueStore(ParkedOnRedis, Recovery):
 
     def wake_dispatchers(self) -> None:
         key = self.keys.anywhere("dispatch")
-        with _reaching_redis():
+        with reaching_redis():
             pipeline = self._connection.client.pipeline(transaction=False)
             pipeline.xadd(key, {b"w": b"1"}, maxlen=1, approximate=False)
             pipeline.pexpire(key, DISPATCH_TTL_MS)
@@ -352,7 +344,7 @@ class RedisQueueStore(ParkedOnRedis, Recovery):
     def report_worker(self, report: WorkerReport, ttl_us: int) -> None:
         now_us, index = self.now_us(), self.keys.anywhere("workers")
         key = self.keys.anywhere("worker", report.worker)
-        with _reaching_redis():
+        with reaching_redis():
             pipeline = self._connection.client.pipeline(transaction=False)
             pipeline.set(key, _json(report._asdict()), px=max(1, ttl_us // 1000))
             pipeline.zadd(index, {report.worker: now_us + ttl_us})
@@ -361,7 +353,7 @@ class RedisQueueStore(ParkedOnRedis, Recovery):
             pipeline.execute()
 
     def workers(self) -> list[WorkerReport]:
-        with _reaching_redis():
+        with reaching_redis():
             names = self._connection.client.zrange(self.keys.anywhere("workers"), 0, -1)
             keys = [self.keys.anywhere("worker", name.decode()) for name in names]
             texts = self._connection.client.mget(keys) if keys else []
@@ -369,7 +361,7 @@ class RedisQueueStore(ParkedOnRedis, Recovery):
         return sorted(reports, key=lambda report: report.worker)
 
     def backlog(self, lane: int, pool: str) -> dict[str, int]:
-        with _reaching_redis():
+        with reaching_redis():
             places = self._connection.client.hscan_iter(self.keys.of(lane, "places", pool), count=CHUNK)
             names = [name for name, _ in places]
         counts: dict[str, int] = {}
@@ -380,7 +372,7 @@ class RedisQueueStore(ParkedOnRedis, Recovery):
         return counts
 
     def server_facts(self) -> dict[str, str]:
-        with _reaching_redis():
+        with reaching_redis():
             client = self._connection.client
             info = client.info()
             try:

@@ -27,6 +27,7 @@ class Copy:
     stop_us: int | None = None
     stop_for: str = ""
     unknown: bool = False
+    cancelled: bool = False
     front: bool = False
     token: str = ""
     given: int = 0

@@ -147,8 +147,8 @@ class MemoryJobStore(MemoryPartitions):
                 self._journal.set(job, next_run_us=claim.new_next_run_us, replan=False)
                 for occurrence in claim.occurrences:
                     row = self._write(job, occurrence, claim.epoch, now)
-                    if row.kind != "schedule":
-                        continue                    # a backfill's: it will run by itself
+                    if row.kind != "schedule" or row.cancel_requested_us is not None:
+                        continue                    # a backfill's will run by itself; the other one will not
                     if row.state in _WAITING and row.holder_epoch == claim.epoch:
                         claimed.append(self._scheduled(row, claim.content))
                 self._finish(job, now)
@@ -168,7 +168,7 @@ class MemoryJobStore(MemoryPartitions):
         if row is None:
             row = self._new_row(job, occurrence, epoch)
             self._journal.put(self.executions, row.execution_id, row)
-        elif row.kind != "schedule":
+        elif row.kind != "schedule" or row.cancel_requested_us is not None:
             return row
         elif row.state in lifecycle.OPEN:
             self._journal.set(row, job_version=job.version, holder_epoch=epoch, job_name=job.name)

@@ -14,10 +14,12 @@ from typing import Any
 from chrono_beat.core.fairness import DEFAULT_MAX_RUNNING, DEFAULT_WEIGHT, FairLine
 from chrono_beat.core.overlap import OVERDUE, locks_of, way_of
 from chrono_beat.core.records import (
+    GONE_VERSION,
     MISSED,
     RAN_LOST,
     RAN_OK,
     RAN_RETRY,
+    RAN_REVOKED,
     RAN_SUPERSEDED,
     Outcome,
     PublishItem,
@@ -200,6 +202,15 @@ class Lane(Locks):
         self.conclude(copy, "expired")
         self.unlock(copy.id, copy.locks)
 
+    def cancel(self, copy: Copy) -> None:
+        """End a copy whose cancellation was asked for. No publish of any version brings it back."""
+        if copy.state == RUNNING:
+            self.release_grant(copy)
+        self.stops.discard(copy.id)
+        copy.version = GONE_VERSION
+        self.conclude(copy, "cancelled")
+        self.unlock(copy.id, copy.locks)
+
     def requeue(self, copy: Copy) -> None:
         """Put a delivery back, at the front of its tenant. The lock stays with it."""
         copy.state, copy.front = QUEUED, True
@@ -216,7 +227,9 @@ class Lane(Locks):
     def give_back(self, copy: Copy) -> None:
         """Take back a delivery that never began, to the front of its tenant."""
         self.unhand(copy)
-        if copy.stop_us is None:
+        if copy.cancelled:
+            self.cancel(copy)
+        elif copy.stop_us is None:
             self.requeue(copy)
         else:
             self.supersede(copy, copy.stop_for)
@@ -229,6 +242,8 @@ class Lane(Locks):
         self.stops.discard(copy.id)
         if copy.stop_us is not None and result != RAN_OK:
             result = RAN_SUPERSEDED
+        if copy.cancelled and result != RAN_OK:
+            result = RAN_REVOKED
         if result == RAN_SUPERSEDED and copy.stop_for:
             detail = {**detail, "blocked_by": copy.stop_for}
         self.remove_entry(copy)
@@ -241,6 +256,9 @@ class Lane(Locks):
         """Requeue a lost delivery, at most *cap* times (invariant 6); (0, False) where its body asked for a retry."""
         if copy.retry is not None:
             self.finish(copy, RAN_RETRY, {})
+            return 0, False
+        if copy.cancelled:
+            self.cancel(copy)
             return 0, False
         if copy.stop_us is not None:
             self.supersede(copy, copy.stop_for)

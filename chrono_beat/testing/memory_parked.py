@@ -24,6 +24,9 @@ class ParkedInMemory:
                 if copy is not None and copy.state == RUNNING and copy.token == token:
                     laid += 1
                     it.unhand(copy)
+                    if copy.cancelled:
+                        it.cancel(copy)
+                        continue
                     if copy.stop_us is not None:
                         it.supersede(copy, copy.stop_for)
                         it.unlock(copy.id, copy.locks)

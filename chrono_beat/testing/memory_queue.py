@@ -43,6 +43,7 @@ from chrono_beat.core.records import (
     WorkerReport,
 )
 from chrono_beat.testing import memory_lane
+from chrono_beat.testing.memory_control import MemoryControl
 from chrono_beat.testing.memory_lane import TOMBSTONE_US, VOID_TTL_US, Copy, Lane
 from chrono_beat.testing.memory_parked import ParkedInMemory
 from chrono_beat.testing.memory_recovery import MemoryRecovery, packed
@@ -57,7 +58,7 @@ class WallClock(Protocol):
         """Return microseconds since the epoch, UTC."""
 
 
-class MemoryQueueStore(ParkedInMemory, MemoryRecovery):
+class MemoryQueueStore(ParkedInMemory, MemoryRecovery, MemoryControl):
     """QueueStore in memory.
 
     Args:

@@ -67,7 +67,7 @@ ON CONFLICT (job_id, scheduled_at, attempt) DO UPDATE SET
     finished_at = CASE e.state WHEN 'scheduled' THEN EXCLUDED.finished_at ELSE e.finished_at END,
     missed_count = CASE e.state WHEN 'scheduled' THEN EXCLUDED.missed_count ELSE e.missed_count END,
     first_missed_at = CASE e.state WHEN 'scheduled' THEN EXCLUDED.first_missed_at ELSE e.first_missed_at END
-    WHERE e.state IN ('scheduled', 'queued', 'running') AND e.kind = 'schedule'
+    WHERE e.state IN ('scheduled', 'queued', 'running') AND e.kind = 'schedule' AND e.cancel_requested_at IS NULL
 RETURNING e.id, e.state"""
 
 

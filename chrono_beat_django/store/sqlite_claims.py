@@ -41,9 +41,9 @@ QUARANTINE = SPOILED + " AND version = %s"
 READ_JOBS = """SELECT id, "partition", version, CAST(next_run_at AS TEXT), tenant, name FROM chrono_job
     WHERE id IN (SELECT value FROM json_each(%s))"""
 ADVANCE = "UPDATE chrono_job SET next_run_at = %s, replan = 0 WHERE id = %s"
-# A backfill's row is there and will run by itself: left alone like one that has ended.
-READ_STATES = """SELECT id, CASE kind WHEN 'schedule' THEN state ELSE kind END FROM chrono_execution
-    WHERE id IN (SELECT value FROM json_each(%s))"""
+# A backfill's row is there and will run by itself, one that is to be cancelled will not: both are left alone.
+READ_STATES = """SELECT id, CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN kind = 'schedule' THEN state
+    ELSE kind END FROM chrono_execution WHERE id IN (SELECT value FROM json_each(%s))"""
 WRITE = """INSERT INTO chrono_execution (job_version, holder_epoch, job_name, due_at, first_due_at, state, reason,
     finished_at, missed_count, first_missed_at, id, job_id, tenant, "partition", scheduled_at)
     VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""

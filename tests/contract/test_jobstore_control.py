@@ -98,6 +98,16 @@ def test_a_row_whose_cancellation_was_asked_for_is_not_taken_over(bench, store, 
     assert load(store, epochs) == []
 
 
+def test_a_claim_does_not_take_over_what_is_to_be_cancelled(bench, store, epochs, past):  # noqa: F811
+    job_id = bench.add_job("j", next_run_us=past)
+    key = claimed(store, epochs)[0].execution_id
+    bench.set_row(key, cancel_requested_us=past)
+    bench.edit(job_id, args="[2]", next_run_us=past)
+
+    assert claimed(store, epochs) == []
+    assert bench.rows(job_id)[0].job_version == 1
+
+
 # -- voids ------------------------------------------------------------------------------------------------------------
 
 

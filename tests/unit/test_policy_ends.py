@@ -238,7 +238,7 @@ def test_an_error_text_holds_nothing_that_a_database_refuses():
 # -- rule 12 ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("event", ["skipped", "expired", "voided", "missed"])
+@pytest.mark.parametrize("event", ["skipped", "expired", "voided", "missed", "cancelled"])
 def test_rule12_what_may_have_run_in_a_lost_generation_ends_as_unknown(event):
     """Nobody saw it run, and nobody can say that it did not."""
     decided = outcome(event, version=2, unknown_before=5_000)
@@ -254,3 +254,8 @@ def test_rule12_what_may_have_run_in_a_lost_generation_ends_as_unknown(event):
 def test_rule12_leaves_a_row_that_a_newer_plan_has_taken_over():
     decided = outcome("voided", version=2, unknown_before=5_000)
     assert decide_end(execution(due_us=1, version=2), decided, AT, lambda: 0.5) == (None, None, None)
+
+
+def test_a_cancel_ends_a_row_of_any_version_while_the_lane_remembers():
+    assert decide("cancelled", version=GONE_VERSION) == (
+        Ending(ID, "cancelled", "", AT, "w1", 2, "", None, 4, 2), None, None)

@@ -12,6 +12,20 @@ local function expire(id, x)
   unlock(id, x)
 end
 
+-- End a copy whose cancellation was asked for, also one that comes back from a worker. No publish of any version brings
+-- it back.
+local function cancel(id, x)
+  if x.state == 'r' then
+    release_grant(id, x)
+  end
+  if x.stop then
+    redis.call('ZREM', base .. 'stop', id)
+  end
+  x.ver = '2147483647'
+  conclude(id, x, 'cancelled')
+  unlock(id, x)
+end
+
 -- A delivery goes back to the front of its tenant, under the same id. The lock stays with it.
 local function requeue(id, x)
   release_grant(id, x)
@@ -33,7 +47,9 @@ end
 -- Returned by its worker before it began.
 local function give_back(id, x)
   unhand(x)
-  if x.stop then
+  if x.cancelled then
+    cancel(id, x)
+  elseif x.stop then
     supersede(id, x)
     unlock(id, x)
   else
@@ -51,6 +67,9 @@ local function finish(id, x, result, detail)
     redis.call('ZREM', base .. 'stop', id)
     result = result == 'succeeded' and result or 'superseded'
   end
+  if x.cancelled and result ~= 'succeeded' then
+    result = 'revoked'
+  end
   withdraw(id, x)
   tombstone(id, x, 's', append(result, id, x, detail, result == 'superseded' and x.by))
   unlock(id, x)
@@ -62,6 +81,9 @@ end
 local function reap(id, x, cap)
   if x.retry then
     finish(id, x, 'retry')
+    return 0, false
+  elseif x.cancelled then
+    cancel(id, x)
     return 0, false
   elseif x.stop then
     supersede(id, x)

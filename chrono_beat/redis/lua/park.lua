@@ -7,7 +7,10 @@
 
 local function lay_aside(id, x, task)
   unhand(x)
-  if x.stop then                                      -- it was told to make room for another
+  if x.cancelled then
+    cancel(id, x)
+    return
+  elseif x.stop then                                      -- it was told to make room for another
     supersede(id, x)
     unlock(id, x)
     return

@@ -1,0 +1,52 @@
+"""The part of QueueStore on Redis for control: what a worker holds, cancelling, and drawing anew."""
+from __future__ import annotations
+
+from typing import Any
+
+from chrono_beat.core.records import Cancelled, Delivery, Hold, Running
+from chrono_beat.redis.connection import reaching_redis
+
+SCAN_COUNT = 1000                # leases looked at by one step of a scan
+MAX_IDS = 4000                   # execution ids of one script call
+
+
+class RedisControl:
+    """Mixed into RedisQueueStore, which knows keys, connection and scripts."""
+
+    keys: Any
+    _connection: Any
+    _run: Any
+
+    def deliveries_of(
+        self, lane: int, job_id: str, below_version: int | None, *, tenant: str = "",
+    ) -> list[Running] | None:
+        """See QueueStore."""
+        wanted = [f"tenant:{tenant}"]
+        if job_id:
+            # A scan of what is leased now: noted nowhere else, so that draws need not write it.
+            with reaching_redis():
+                found = self._connection.client.zscan_iter(
+                    self.keys.of(lane, "lease"), match=f"{job_id}:*", count=SCAN_COUNT)
+                wanted = sorted({name.decode() for name, _ in found}) or [f"{job_id}:"]
+        running: list[Running] = []
+        for start in range(0, len(wanted), MAX_IDS):
+            flat = self._run("deliveries_of", lane, "" if below_version is None else below_version,
+                             *wanted[start:start + MAX_IDS])
+            if flat is None:
+                return None
+            running += [Running(flat[i].decode(), flat[i + 1].decode(), flat[i + 2].decode(), bool(flat[i + 3]))
+                        for i in range(0, len(flat), 4)]
+        return running
+
+    def cancel(self, lane: int, execution_id: str, job_id: str, tenant: str) -> Cancelled:
+        """See QueueStore."""
+        state, worker, token, begun = self._run("cancel", lane, execution_id, job_id, tenant)
+        return Cancelled(state.decode(), worker.decode(), token.decode(), bool(begun))
+
+    def redraw(self, lane: int, worker: str, hold: Hold, lease_us: int) -> Delivery | None:
+        """See QueueStore."""
+        reply = self._run("redraw", lane, worker, lease_us, *hold)
+        if len(reply) < 3:
+            return None
+        id_, job, tenant, token = (part.decode() for part in reply[2:6])
+        return Delivery(id_, job, tenant, "", token, int(reply[6]), reply[0], reply[1], b"")
