@@ -17,6 +17,7 @@ from chrono_beat.core.records import (
     DueJob,
     Ending,
     Hold,
+    JobName,
     LaneRecord,
     LaneState,
     NewAttempt,
@@ -145,6 +146,19 @@ class JobStore(Protocol):
 
     def cancel_requests(self, partitions: Sequence[int], limit: int) -> list[CancelRequest]:
         """Return open rows whose cancellation was asked for, oldest request first."""
+
+    # -- flags
+
+    def upcoming_tasks(self, partitions: Sequence[int], until_us: int) -> list[tuple[str, str]]:
+        """Return the pools ("" for the default one) and tasks of jobs without a flag whose next run comes by then, each pair
+        once. A range scan of (partition, next_run_at)."""
+
+    def flagged_tasks(self) -> list[tuple[str, str]]:
+        """Return the pools and tasks of jobs that have a flag, each pair once."""
+
+    def flag_jobs(self, pool: str, task: str, reason: str, until_us: int, limit: int) -> list[JobName]:
+        """Flag the jobs of that pool and task whose next run comes by then; with the reason "" take the flag away from those
+        that have one. Neither version nor plan changes. Returns the jobs that changed, at most *limit*."""
 
     def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
         """Return the limits of tenants changed since then (0: all that differ from the defaults)."""

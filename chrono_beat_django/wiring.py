@@ -100,6 +100,7 @@ def services(roles: Sequence[str] = ROLES, *, name: str | None = None) -> Runner
     from chrono_beat.services.reaper import Reaper
     from chrono_beat.services.recorder import Recorder
     from chrono_beat.services.service import Runner
+    from chrono_beat.services.watch import Watch
 
     unknown = [role for role in roles if role not in ROLES]
     if unknown or not roles:
@@ -114,7 +115,8 @@ def services(roles: Sequence[str] = ROLES, *, name: str | None = None) -> Runner
         made["dispatch"], owned = dispatcher.services, dispatcher.owned
     if "audit" in roles:
         # Beside a dispatcher it looks after that one's partitions, so that not every member looks at all of them.
-        made["audit"] = [Audit(jobs_side, redis_side, clock, settings, partitions=owned)]
+        made["audit"] = [Audit(jobs_side, redis_side, clock, settings, partitions=owned),
+                         Watch(jobs_side, redis_side, clock, settings, partitions=owned)]
     if "keep" in roles:
         made["keep"] = [Keeper(jobs_side, clock, settings)]
     if "reap" in roles:

@@ -57,6 +57,7 @@ class MemoryJob:
     plan_version: int = 1
     replan: bool = False
     quarantined_reason: str = ""
+    flagged_reason: str = ""
     finished_us: int | None = None
 
 

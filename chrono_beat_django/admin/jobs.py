@@ -280,7 +280,9 @@ class JobPage(JobActions):
             return "finished"
         if job.quarantined_reason:
             return f"quarantined: {job.quarantined_reason}"
-        return "paused" if job.paused else "active"
+        if job.paused:
+            return "paused"
+        return f"active, but {job.flagged_reason}" if job.flagged_reason else "active"
 
     @admin.display(description="state")
     def state_in_short(self, job: Job) -> str:

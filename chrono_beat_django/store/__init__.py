@@ -11,8 +11,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from chrono_beat_django.store import layout
-from chrono_beat_django.store.postgres_edits import PostgresEdits
-from chrono_beat_django.store.sqlite_edits import SqliteEdits
+from chrono_beat_django.store.postgres_flags import PostgresFlags
+from chrono_beat_django.store.sqlite_flags import SqliteFlags
 
 if TYPE_CHECKING:
     from chrono_beat.ports import JobStore
@@ -52,9 +52,9 @@ class _Layout:
         return layout.read(self.alias)
 
 
-class PostgresJobStore(_Layout, PostgresEdits):
+class PostgresJobStore(_Layout, PostgresFlags):
     """JobStore on PostgreSQL."""
 
 
-class SqliteJobStore(_Layout, SqliteEdits):
+class SqliteJobStore(_Layout, SqliteFlags):
     """JobStore on SQLite: one dispatcher, no other server."""

@@ -106,14 +106,14 @@ def test_services_stop_in_the_order_in_which_work_flows(layout):
     names = [service.name for service in wiring.services(name="me").services]
 
     assert names[0] == "planner"
-    assert names[-4:] == ["audit", "keeper", "reaper", "recorder"]
+    assert names[-5:] == ["audit", "watch", "keeper", "reaper", "recorder"]
 
 
-@pytest.mark.parametrize(("roles", "name"), [
-    (("record",), "recorder"), (("reap",), "reaper"), (("audit",), "audit"), (("keep",), "keeper"),
+@pytest.mark.parametrize(("roles", "names"), [
+    (("record",), ["recorder"]), (("reap",), ["reaper"]), (("audit",), ["audit", "watch"]), (("keep",), ["keeper"]),
 ])
-def test_a_role_alone(layout, roles, name):
-    assert [service.name for service in wiring.services(roles).services] == [name]
+def test_a_role_alone(layout, roles, names):
+    assert [service.name for service in wiring.services(roles).services] == names
 
 
 @pytest.mark.parametrize("roles", [(), ("dispatch", "sing")])

@@ -1,0 +1,47 @@
+"""The part of MemoryJobStore for flags: what is likely to go wrong at a job's next run."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chrono_beat.core.records import JobName
+from chrono_beat.testing.memory_rows import MemoryJob
+
+
+class MemoryFlags:
+    """Mixin of MemoryJobStore, which has the rows."""
+
+    jobs: dict[str, MemoryJob]
+    tenants: dict[str, Any]
+    _transaction: Any
+    _journal: Any
+
+    def _place(self, job: MemoryJob) -> tuple[str, str]:
+        tenant = self.tenants.get(job.tenant)
+        return job.pool or (tenant.pool if tenant is not None else ""), job.task
+
+    def upcoming_tasks(self, partitions: Sequence[int], until_us: int) -> list[tuple[str, str]]:
+        """See JobStore."""
+        with self._transaction():
+            return sorted({
+                self._place(job) for job in self.jobs.values()
+                if job.partition in partitions and job.next_run_us is not None and job.next_run_us <= until_us
+                and not job.flagged_reason
+            })
+
+    def flagged_tasks(self) -> list[tuple[str, str]]:
+        """See JobStore."""
+        with self._transaction():
+            return sorted({self._place(job) for job in self.jobs.values() if job.flagged_reason})
+
+    def flag_jobs(self, pool: str, task: str, reason: str, until_us: int, limit: int) -> list[JobName]:
+        """See JobStore."""
+        with self._transaction():
+            found = [
+                job for job in self.jobs.values() if self._place(job) == (pool, task) and (
+                    not job.flagged_reason and job.next_run_us is not None and job.next_run_us <= until_us
+                    if reason else job.flagged_reason)
+            ][:limit]
+            for job in found:
+                self._journal.set(job, flagged_reason=reason)
+            return [JobName(job.job_id, job.tenant, job.name) for job in found]
