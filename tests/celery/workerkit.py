@@ -84,7 +84,7 @@ class Site:
         return worker.ready() if wait else worker
 
     def publish(self, task, *args, tenant="acme", pool="chrono", job=None, attempt=1, retries=0, concurrency="forbid",
-                raw=None, time_limit=None, soft_limit=None, **kwargs):
+                raw=None, time_limit=None, soft_limit=None, reply=PUBLISHED, **kwargs):
         """Publish one execution that is due; returns its id. *raw* is another payload, or makes one of the right one."""
         now_us = self.queue.now_us()
         job = job or f"job{next(self._jobs)}"
@@ -97,7 +97,7 @@ class Site:
         item = PublishItem(eid, job, tenant, 1, attempt, "schedule", pool, 4, now_us - 1000, None, concurrency, payload)
         lane = ids.lane_of(tenant, self.config.lanes)
         result = self.queue.publish(lane, 1, now_us + MINUTE_US, [item])
-        assert list(result.replies) == [PUBLISHED], result
+        assert list(result.replies) == [reply], result
         return eid
 
     def outcomes(self, eid=None):

@@ -81,7 +81,7 @@ def test_inv06_r155_after_the_grace_the_lease_is_withdrawn_and_the_old_result_is
     new = bench.one("w2")
     assert new.execution_id == second.execution_id
     assert not bench.store.still_held(LANE, hold(old))
-    assert bench.store.renew(LANE, "w1", [hold(old)], LEASE) == [first.execution_id]
+    assert bench.store.renew(LANE, "w1", [hold(old)], LEASE).lost == [first.execution_id]
     assert [bench.settle(old, result) for result in ("succeeded", "superseded", "retry")] == ["refused"] * 3
     assert bench.settle(new, worker="w2") == "settled"
     assert ended(bench) == [
@@ -387,7 +387,8 @@ def test_inv04_a_deleted_lock_or_list_strands_nobody(bench):
     running = bench.one()
     if hasattr(bench, "client"):
         bench.client.delete(bench.key("lockwait", "@acme:billing"))
-    bench.publish(*items)
+        bench.publish(*items)
+        bench.client.delete(bench.key("lock", "@acme:billing"), bench.key("lock", "a"))
 
     bench.settle(running)
     order = []

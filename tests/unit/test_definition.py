@@ -353,6 +353,7 @@ def test_the_first_run_of_a_schedule_planned_now(ways, first):
     ({"idempotent": False}, []),
     ({"idempotent": False, "retry": Retry(max_attempts=3)}, ["retry"]),
     ({"idempotent": False, "concurrency": "allow", "retry": Retry(max_attempts=2)}, ["retry", "concurrency"]),
+    ({"idempotent": False, "concurrency": "replace"}, ["concurrency"]),
     ({"idempotent": True, "concurrency": "allow"}, []),
 ])
 def test_warnings_name_what_may_run_twice_where_that_does_harm(given_values, fields):

@@ -101,10 +101,15 @@ local function take_locks(id, x)
   return true
 end
 
+-- Let go of the locks that a copy holds. One that nobody holds was deleted by somebody; who waits for it goes on, too
+-- (invariant 4).
 local function release(id, x)
   for _, lock in ipairs(locks_of(x)) do
-    if get(lock) == id then
+    local holder = get(lock)
+    if holder == id then
       put(lock, false)
+    end
+    if not holder or holder == id then
       freed[#freed + 1] = lock
     end
   end
