@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from chrono_beat.core.findings import JobName, RetryHold
 from chrono_beat.core.records import (
     Cancelled,
     CancelRequest,
@@ -17,7 +18,6 @@ from chrono_beat.core.records import (
     DueJob,
     Ending,
     Hold,
-    JobName,
     LaneRecord,
     LaneState,
     NewAttempt,
@@ -29,7 +29,6 @@ from chrono_beat.core.records import (
     PublishResult,
     Reaped,
     RecordResult,
-    RetryHold,
     Running,
     ScheduledExecution,
     Settlement,

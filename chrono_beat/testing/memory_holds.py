@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from chrono_beat.core import lifecycle
-from chrono_beat.core.records import RetryHold
+from chrono_beat.core.findings import RetryHold
 from chrono_beat.testing.memory_partitions import MemoryPartitions
 from chrono_beat.testing.memory_rows import MemoryExecution, MemoryTenant
 

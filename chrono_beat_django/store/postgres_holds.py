@@ -1,7 +1,7 @@
 """Holding back the retries of tenants that fail too often, on PostgreSQL."""
 from __future__ import annotations
 
-from chrono_beat.core.records import RetryHold
+from chrono_beat.core.findings import RetryHold
 from chrono_beat_django.store.postgres_edits import PostgresEdits
 from chrono_beat_django.store.postgres_sql import us
 

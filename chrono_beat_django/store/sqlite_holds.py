@@ -1,7 +1,7 @@
 """Holding back the retries of tenants that fail too often, on SQLite."""
 from __future__ import annotations
 
-from chrono_beat.core.records import RetryHold
+from chrono_beat.core.findings import RetryHold
 from chrono_beat_django.store.sqlite_edits import SqliteEdits
 from chrono_beat_django.store.sqlite_sql import now_us, query, text
 
