@@ -90,6 +90,7 @@ class Planner(Service):
         self._first_partition = 0                          # where the next look begins
         self._first_rows: dict[int, tuple[str, int, int]] = {}     # partition: first row of the last batch from there on
         self._read_under: dict[int, int] = {}      # lane: generation under which its rows were read (rule 4)
+        self._unanswered = False                   # a claim or a load broke off: it may have been carried out
         self._leave_until_us: int | None = None
 
     # -- steps ------------------------------------------------------------------------------------------------------
@@ -155,7 +156,9 @@ class Planner(Service):
             return ""
         if any(self._read_under.get(lane) != generation for lane, generation in usable.items()):
             return "a lane has a new generation, or came back"
-        return self._pending.reload_wanted
+        # What an unanswered call has taken is held under our epoch and stands in no wheel; only a reload reads it. Firing
+        # goes on meanwhile: it must not wait for a database that is away.
+        return self._pending.reload_wanted or ("the database did not answer" if self._unanswered else "")
 
     def _reload(self, now_us: int, why: str) -> None:
         """Empty the wheel and let go of its rows, so that the look-ahead reads them as they are now (rule 4)."""
@@ -165,6 +168,7 @@ class Planner(Service):
         self._store.forget_holds(self._partitions.holding.epochs)
         self._read_under = usable
         self._pending.reload_wanted = ""
+        self._unanswered = False
         self._look_at_us = 0
         self._reload_at_us = now_us + RELOAD_GAP_US
         emit("reloaded", member=self._partitions.member, why=why)
@@ -186,11 +190,19 @@ class Planner(Service):
         due = self._store.due_jobs(numbers, until_us, limit)
         if due:
             self._claim_due(due, reached_us, until_us, holding)
-        rows = self._store.load_scheduled(holding.epochs, until_us, limit)
+        rows = self._taken(lambda: self._store.load_scheduled(holding.epochs, until_us, limit))
         if rows:
             self._enqueue(rows, holding.epochs)
             emit("loaded", member=self._partitions.member, executions=len(rows))
         return self._goes_on(due, numbers, limit) or len(rows) >= limit
+
+    def _taken(self, take: Callable[[], list[ScheduledExecution]]) -> list[ScheduledExecution]:
+        """Make a call that takes rows; where it breaks off nobody knows whether it has."""
+        try:
+            return take()
+        except StoreUnavailable:
+            self._unanswered = True
+            raise
 
     def _goes_on(self, due: Sequence[DueJob], numbers: Sequence[int], limit: int) -> bool:
         """Say whether another batch is to be looked for at once, and from which partition on."""
@@ -240,7 +252,7 @@ class Planner(Service):
         if not claims:
             return []
         try:
-            return self._store.claim(self._partitions.member, claims)
+            return self._taken(lambda: self._store.claim(self._partitions.member, claims))
         except StoreUnavailable:
             raise
         except Exception as error:

@@ -468,3 +468,28 @@ def test_a_mark_that_fails_is_kept():
     assert done == [("x", 1)]
 
 
+
+
+@pytest.mark.parametrize("call", ["claim", "load_scheduled"])
+def test_what_an_unanswered_call_has_taken_is_read_anew(call):
+    """It is held under the dispatcher's own epoch and stands in no wheel, so no scan would ever find it."""
+    world = World()
+    job = world.job()
+    stock, left = getattr(world.store, call), [StoreUnavailable("the reply was lost")]
+
+    def take(*args):
+        found = stock(*args)
+        if found and left:
+            raise left.pop()
+        return found
+
+    setattr(world.store, call, take)
+    if call == "load_scheduled":
+        world.store.jobs[job].next_run_us = None
+        world.store.add_execution(job, us())
+    world.dispatcher()
+
+    world.run_until(us() + SECOND)
+
+    assert not left
+    assert world.run_counts() == {world.store.rows(job)[0].execution_id: 1}
