@@ -335,7 +335,8 @@ def decide_end(
         # It speaks of every row below its version, so a row that a newer plan has taken over stays open.
         if execution.version >= outcome.version:
             return None, None, None
-        if execution.state == lifecycle.RUNNING:           # rule 12: it began, and nobody will say how it ended
+        # Rule 12: it began, or a worker had it that could not say so any more; nobody will say how it ended.
+        if execution.state == lifecycle.RUNNING or outcome.token:
             return _ending(outcome, lifecycle.DEAD, "unknown", execution.version), None, None
         reason = "deleted" if outcome.version >= GONE_VERSION else "superseded"
         return _ending(outcome, lifecycle.CANCELLED, reason, execution.version), None, None

@@ -177,8 +177,9 @@ class Lane(Locks):
             del self.copies[copy.id]
 
     def conclude(self, copy: Copy, event: str, detail: Mapping[str, Any] | None = None) -> None:
-        """End a copy that no worker holds. One whose body has begun did not expire: it is lost."""
-        if event == "expired" and copy.begun:
+        """End a copy that no worker holds. One that was granted and not given back may have begun: it did not expire, it is
+        lost."""
+        if event == "expired" and (copy.token or copy.begun):
             event, detail = RAN_LOST, {"expired": True}
         self.remove_entry(copy)
         self.tombstone(copy, DECIDED, self.append(event, copy, detail))

@@ -65,10 +65,10 @@ local function forget(id, x)
   expire_after(X .. id, DROPPED_TTL_MS)
 end
 
--- End a copy that no worker holds, with an outcome. One whose body has begun on an earlier delivery did not expire:
--- it is lost.
+-- End a copy that no worker holds, with an outcome. One that was granted and not given back may have begun, whether its
+-- worker could say so or not: it did not expire, it is lost.
 local function conclude(id, x, event, detail, by)
-  if event == 'expired' and x.begun then
+  if event == 'expired' and (x.token or x.begun) then
     event, detail = 'lost', '{"expired": true}'
   end
   withdraw(id, x)
