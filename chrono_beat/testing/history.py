@@ -258,11 +258,13 @@ class History:
         events: in the order in which they happened; rows may stand anywhere.
         until_us: what is due later is not judged.
         drained: since then all faults are over and there was time for everything to end.
+        commits_known: a call without a `Committed` has changed nothing.
     """
 
     events: Sequence[Event]
     until_us: int
     drained: bool = True
+    commits_known: bool = False
 
     def of(self, kind: type[E]) -> list[E]:
         """Return the events of a kind, in order."""

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from chrono_beat.testing.history import (
@@ -238,7 +238,7 @@ def judge_overlaps(history: History, limits: Limits, notes: Notes) -> None:
     for (what, name), bodies in apart.items():
         for index, later in enumerate(bodies):
             for earlier in bodies[:index]:
-                over = min(earlier.ends, earlier.lease_ends) < later.begins
+                over = min(earlier.ends, earlier.lease_ends, earlier.settles) < later.begins
                 excused = not precise and seen.excuse(earlier, later.began.at_us)
                 if not over and not excused and earlier.id != later.id:
                     notes.find(9, "overlap", [earlier.id, later.id], [earlier.began.at_us, later.began.at_us],
@@ -251,28 +251,30 @@ def judge_skips(history: History, limits: Limits, notes: Notes) -> None:
     for row in history.of(Row):
         rows[row.job_id].append(row)
     calls = changes(history)
+    granted = {event.execution_id for event in history.of(Granted)}
     for own in rows.values():
         for row in own:
-            if row.state == "skipped" and not any(_is_in_the_way(other, row, calls) for other in own):
+            if row.state == "skipped" and not any(_is_in_the_way(other, row, calls, granted) for other in own):
                 notes.find(9, "skipped", [row.execution_id], [row.due_us, row.finished_us or 0],
                            "nothing of its job was active then")
     _judge_overtaken(history, limits, notes)
 
 
-def _is_in_the_way(other: Row, row: Row, calls: Iterable[Change]) -> bool:
+def _is_in_the_way(other: Row, row: Row, calls: Iterable[Change], granted: Set[str]) -> bool:
     decided = row.finished_us or row.due_us
     if other.execution_id == row.execution_id or other.due_us > decided or other.state in ("skipped", "missed"):
         return False
     if other.finished_us is not None and other.finished_us < row.due_us:
         return False
-    # Voided before: it stood in nobody's way (rule 9).
-    return not (other.state == "cancelled" and not other.started_us and any(
+    # Voided before, and no worker had it: it stood in nobody's way (rule 9).
+    return not (other.state == "cancelled" and not other.started_us and other.execution_id not in granted and any(
         call.promised and call.job_id == row.job_id and (call.version or 0) > other.version
         and (call.returned_us or NEVER) <= row.due_us for call in calls))
 
 
 def _judge_overtaken(history: History, limits: Limits, notes: Notes) -> None:
     seen = look(history, limits)
+    plans = {event.job_id: event.plan.concurrency for event in history.of(Defined)}
     rows, begun = seen.rows, {body.id: body for body in reversed(seen.bodies)}
     offered: dict[str, int] = {}
     for event in history.of(Published):
@@ -281,7 +283,7 @@ def _judge_overtaken(history: History, limits: Limits, notes: Notes) -> None:
             offered.setdefault(event.execution_id, event.at_us)
     for key, at_us in offered.items():
         row = rows[key]
-        if row.kind != "retry" or key not in begun:
+        if row.kind != "retry" or key not in begun or plans.get(row.job_id) == "allow":
             continue
         for other, later_us in offered.items():
             if (rows[other].job_id == row.job_id and rows[other].kind == "schedule" and later_us > at_us

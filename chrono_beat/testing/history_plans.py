@@ -70,7 +70,7 @@ def spans(history: History, calls: list[Change]) -> tuple[list[Span], list[str]]
         own = [c for c in calls if c.job_id == job.job_id and c.action not in ("trigger", "cancel")]
         for call in sorted(own, key=lambda c: c.called_us if c.committed_us is None else c.committed_us):
             if call.committed_us is None:
-                if call.promised or call.returned_us is None:
+                if not history.commits_known and (call.promised or call.returned_us is None):
                     unknown.append(f"whether and when {call.action} of {job.job_id} committed")
                 continue
             if call.anew:

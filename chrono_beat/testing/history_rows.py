@@ -79,7 +79,7 @@ def judge_plans(history: History, limits: Limits, notes: Notes) -> None:
     for span in jobs:
         by_job[span.job_id].append(span)
     unsure = {call.job_id: call.called_us for call in reversed(calls)
-              if call.committed_us is None and (call.promised or call.returned_us is None)}
+              if call.committed_us is None and not history.commits_known and (call.promised or call.returned_us is None)}
     # Where time went on under faults, the last instants may not be claimed yet.
     last_us = history.until_us - (0 if history.drained else limits.plan_slack_us)
     for job_id, own in by_job.items():
@@ -111,9 +111,10 @@ def _judge_instants(span: Span, due: Sequence[int], rows: Sequence[Row], calls: 
               for row in rows if row.state == "missed"]
     for at in due:
         row = first.get(at)
+        if any(low <= at <= high for low, high in missed):
+            continue
         if row is None:
-            if not any(low <= at <= high for low, high in missed):
-                notes.find(3, "lost", [span.job_id], [at], "its plan names this instant, and there is no row")
+            notes.find(3, "lost", [span.job_id], [at], "its plan names this instant, and there is no row")
         elif row.state == "cancelled" and span.plan.concurrency != "replace" and not any(
                 call.committed_us is not None and call.committed_us > at
                 and (call.anew or call.execution_id == row.execution_id) for call in calls):
@@ -179,7 +180,8 @@ def judge_states(history: History, limits: Limits, notes: Notes) -> None:
 def _judge_cancelled(
     row: Row, ran: bool, results: set[str], calls: Sequence[Change], plans: Mapping[str, Plan], notes: Notes,
 ) -> None:
-    if ran and results and not results & {"revoked", "superseded"}:
+    replaced = row.job_id in plans and plans[row.job_id].concurrency == "replace" and row.reason == "superseded"
+    if ran and results and not results & {"revoked", "superseded"} and not (replaced and "succeeded" not in results):
         notes.find(3, "contradiction", [row.execution_id], [row.finished_us or 0],
                    f"it is cancelled, and its body ran and ended as {', '.join(sorted(results))}")
     # A call whose commit is not in evidence may have made any version.
@@ -188,7 +190,6 @@ def _judge_cancelled(
             call.execution_id == row.execution_id
             or (not call.execution_id and (call.version is None or call.version > row.version)))
         for call in calls)
-    replaced = row.job_id in plans and plans[row.job_id].concurrency == "replace" and row.reason == "superseded"
     if not asked and not replaced:
         notes.find(7, "contradiction", [row.execution_id], [row.finished_us or 0], "it is cancelled, and nobody asked for that")
 
