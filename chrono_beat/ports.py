@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from chrono_beat.core.findings import JobName, RetryHold
 from chrono_beat.core.records import (
     Cancelled,
     CancelRequest,
@@ -17,7 +18,6 @@ from chrono_beat.core.records import (
     DueJob,
     Ending,
     Hold,
-    JobName,
     LaneRecord,
     LaneState,
     NewAttempt,
@@ -159,6 +159,12 @@ class JobStore(Protocol):
     def flag_jobs(self, pool: str, task: str, reason: str, until_us: int, limit: int) -> list[JobName]:
         """Flag the jobs of that pool and task whose next run comes by then; with the reason "" take the flag away from those
         that have one. Neither version nor plan changes. Returns the jobs that changed, at most *limit*."""
+
+    def hold_retries(self, window_us: int, minimum: int, hold_us: int) -> tuple[list[RetryHold], list[str]]:
+        """Hold back the retries of tenants with a failure_threshold that the share of failures has reached, among at least
+        *minimum* runs that ended within *window_us* and since the tenant was changed last (a hold and its end count).
+        Returns the new holds, and the slugs whose hold was over and is taken away. load_scheduled leaves rows of kind retry
+        alone while their tenant is held."""
 
     def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
         """Return the limits of tenants changed since then (0: all that differ from the defaults)."""

@@ -96,6 +96,7 @@ def services(roles: Sequence[str] = ROLES, *, name: str | None = None) -> Runner
     # Here and not above, since workers load this module, too, and run none of these.
     from chrono_beat.services.audit import Audit
     from chrono_beat.services.dispatcher import Dispatcher
+    from chrono_beat.services.failures import FailureWatch
     from chrono_beat.services.keeper import Keeper
     from chrono_beat.services.reaper import Reaper
     from chrono_beat.services.recorder import Recorder
@@ -118,7 +119,7 @@ def services(roles: Sequence[str] = ROLES, *, name: str | None = None) -> Runner
         made["audit"] = [Audit(jobs_side, redis_side, clock, settings, partitions=owned),
                          Watch(jobs_side, redis_side, clock, settings, partitions=owned)]
     if "keep" in roles:
-        made["keep"] = [Keeper(jobs_side, clock, settings)]
+        made["keep"] = [Keeper(jobs_side, clock, settings), FailureWatch(jobs_side, clock, settings)]
     if "reap" in roles:
         made["reap"] = [Reaper(redis_side, clock, settings)]
     if "record" in roles:

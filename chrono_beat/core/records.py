@@ -470,14 +470,6 @@ class PartitionLease(NamedTuple):
     offered: bool
 
 
-class JobName(NamedTuple):
-    """A job, as people know it."""
-
-    job_id: str
-    tenant: str
-    name: str
-
-
 class TenantLimits(NamedTuple):
     """What the draw must know of a tenant."""
 

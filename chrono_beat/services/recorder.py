@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from chrono_beat.core import lifecycle
 from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
@@ -127,6 +129,15 @@ class Recorder(Service):
             return
         emit("recorded", lane=lane, starts=starts, endings=endings, attempts=attempts, ended=result.ended,
              ignored=result.ignored)
+        self._tell_of_the_dead(outcomes, endings, set(result.ended))
+
+    def _tell_of_the_dead(self, outcomes: Sequence[Outcome], endings: Sequence[Ending], ended: set[str]) -> None:
+        dead = {e.execution_id: e.reason for e in endings if e.state == lifecycle.DEAD and e.execution_id in ended}
+        if not dead:
+            return
+        tenants = {outcome.execution_id: outcome.tenant for outcome in outcomes}
+        for (tenant, reason), count in Counter((tenants[key], reason) for key, reason in dead.items()).items():
+            emit("dead_lettered", tenant=tenant, reason=reason, count=count)
 
     def _write_apart(self, lane: int, outcomes: Sequence[Outcome], rows: Mapping[str, OpenExecution]) -> None:
         """Write in smaller parts until the outcome that breaks the transaction stands alone, then without its facts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from chrono_beat.core.records import JobName
+from chrono_beat.core.findings import JobName
 from chrono_beat.testing.memory_rows import MemoryJob
 
 

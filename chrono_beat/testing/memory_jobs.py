@@ -29,7 +29,7 @@ from chrono_beat.core.records import (
     Void,
 )
 from chrono_beat.testing.memory_flags import MemoryFlags
-from chrono_beat.testing.memory_partitions import MemoryPartitions
+from chrono_beat.testing.memory_holds import MemoryHolds
 from chrono_beat.testing.memory_rows import MemoryExecution, MemoryJob, MemoryTenant
 
 __all__ = ["MemoryExecution", "MemoryJob", "MemoryJobStore", "MemoryTenant"]
@@ -41,7 +41,7 @@ PLAN = frozenset({"schedule_kind", "expression", "timezone", "start_us", "end_us
 TENANT_OVERLAP_US = 5_000_000       # a change may be committed later than it is dated; it is told again for so long
 
 
-class MemoryJobStore(MemoryFlags, MemoryPartitions):
+class MemoryJobStore(MemoryFlags, MemoryHolds):
     """JobStore in memory.
 
     Args:
@@ -204,12 +204,12 @@ class MemoryJobStore(MemoryFlags, MemoryPartitions):
 
     def load_scheduled(self, epochs: Mapping[int, int], until_us: int, limit: int) -> list[ScheduledExecution]:
         """See JobStore."""
-        with self._transaction():
+        with self._transaction() as now:
             found = []
             for row in self.executions.values():
                 epoch, job = epochs.get(row.partition, 0), self.jobs.get(row.job_id)
                 if (row.state not in _WAITING or row.due_us > until_us or not self._holds(row.partition, epoch)
-                        or row.cancel_requested_us is not None or job is None):
+                        or row.cancel_requested_us is not None or job is None or self._held_back(row, now)):
                     continue
                 taken_over = row.kind != "schedule" and job.plan_version <= row.job_version < job.version
                 if taken_over or (row.state == lifecycle.SCHEDULED and row.holder_epoch < epoch

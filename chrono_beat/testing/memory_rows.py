@@ -17,6 +17,8 @@ class MemoryTenant:
     paused: bool = False
     pool: str = ""
     spread_seconds: int = 0
+    failure_threshold: float | None = None
+    retries_paused_until_us: int | None = None
     changed_us: int = 0
 
 

@@ -12,7 +12,9 @@ from django.db import connections
 
 from chrono_beat_django.store import layout
 from chrono_beat_django.store.postgres_flags import PostgresFlags
+from chrono_beat_django.store.postgres_holds import PostgresHolds
 from chrono_beat_django.store.sqlite_flags import SqliteFlags
+from chrono_beat_django.store.sqlite_holds import SqliteHolds
 
 if TYPE_CHECKING:
     from chrono_beat.ports import JobStore
@@ -52,9 +54,9 @@ class _Layout:
         return layout.read(self.alias)
 
 
-class PostgresJobStore(_Layout, PostgresFlags):
+class PostgresJobStore(_Layout, PostgresFlags, PostgresHolds):
     """JobStore on PostgreSQL."""
 
 
-class SqliteJobStore(_Layout, SqliteFlags):
+class SqliteJobStore(_Layout, SqliteFlags, SqliteHolds):
     """JobStore on SQLite: one dispatcher, no other server."""

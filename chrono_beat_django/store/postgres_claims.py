@@ -23,6 +23,7 @@ from chrono_beat_django.store.postgres_sql import (
     unnest,
     us,
 )
+from chrono_beat_django.store.retries import HELD_BACK
 
 # One range of chrono_job_due a partition. "partition = ANY (…)" reads the whole table under a generic plan.
 #
@@ -68,6 +69,7 @@ _LOAD = f"""WITH {held(by_member=False)}, picked AS (
     FROM (SELECT e.*, h.epoch FROM {{source}}) e
     JOIN chrono_job j ON j.id = e.job_id AND {{same}}
     WHERE e.cancel_requested_at IS NULL AND e.scheduled_at <= {at("%s")}
+        AND NOT ({HELD_BACK.format(now="clock_timestamp()")})
     ORDER BY e.due_at, e.id LIMIT %s
 ), loaded AS (
     UPDATE chrono_execution e SET holder_epoch = p.epoch, job_version = p.version FROM picked p

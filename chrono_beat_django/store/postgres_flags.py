@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chrono_beat.core.records import JobName
+from chrono_beat.core.findings import JobName
 from chrono_beat_django.store.postgres_edits import PostgresEdits
 from chrono_beat_django.store.postgres_sql import array, at
 

@@ -7,6 +7,10 @@ from chrono_beat.core.records import RetryPolicy
 KIND_AFTER = f"CASE WHEN {{kind}} IN {lifecycle.KEPT_KINDS} THEN {{kind}} ELSE 'retry' END"
 """Of what kind the attempt after a failed one is, in SQL; *kind* names the column."""
 
+HELD_BACK = """e.kind = 'retry' AND EXISTS (
+    SELECT 1 FROM chrono_tenant r WHERE r.slug = e.tenant AND r.retries_paused_until > {now})"""
+"""Whether a row is a retry of a tenant whose retries are held back, in SQL; only retries cost a look."""
+
 ATTEMPTS_IF_IDEMPOTENT, ATTEMPTS_ELSE = 3, 1
 
 # A task that raised after it had charged a card is not run again unasked; and of a job that is gone nothing is.

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from chrono_beat.core import lifecycle
 from chrono_beat.core.ids import execution_id
 from chrono_beat.core.records import Claim, DueJob, Occurrence, ScheduledExecution
+from chrono_beat_django.store.retries import HELD_BACK
 from chrono_beat_django.store.sqlite_partitions import SqlitePartitions
 from chrono_beat_django.store.sqlite_sql import (
     CONTENT,
@@ -62,7 +63,8 @@ _SCHEDULED = f"""SELECT e.id, e.job_id, e."partition", CAST(e.scheduled_at AS TE
     {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}
 FROM chrono_execution e JOIN chrono_job j ON j.id = e.job_id AND {{same}}
     LEFT JOIN chrono_tenant t ON t.slug = j.tenant
-WHERE {{which}} AND e.due_at <= %s AND e.cancel_requested_at IS NULL ORDER BY e.due_at, e.id LIMIT %s"""
+WHERE {{which}} AND e.due_at <= %s AND e.cancel_requested_at IS NULL
+    AND NOT ({HELD_BACK.format(now="STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')")}) ORDER BY e.due_at, e.id LIMIT %s"""
 # Rule 7: what no claim meets again is taken over by the scan, unless the plan itself has changed since.
 _TAKEN_OVER = "e.kind <> 'schedule' AND e.job_version < j.version AND e.job_version >= j.plan_version"
 _SAME = f"(j.version = e.job_version OR {_TAKEN_OVER})"

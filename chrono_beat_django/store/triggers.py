@@ -38,7 +38,7 @@ CONTENT = ("tenant", "name", "target_kind", "task", "args", "kwargs", "headers",
            "soft_limit_seconds", "max_duration_seconds", "idempotent", "max_attempts", "retry_base_seconds",
            "retry_factor", "retry_maximum_seconds", "retry_jitter", "concurrency", "exclusion_group",
            "expires_after_seconds", "misfire", "misfire_cap", "grace_seconds", "key_scope")
-LIMITS = ("weight", "max_running", "paused")
+LIMITS = ("weight", "max_running", "paused", "failure_threshold", "retries_paused_until")
 
 _NAMES = ("chrono_job_edited", "chrono_job_added", "chrono_tenant_changed", "chrono_job_raised", "chrono_job_deleted")
 _UNPLANNED = "NEW.next_run_at IS NULL AND NOT NEW.paused AND NEW.finished_at IS NULL AND NEW.quarantined_reason = ''"

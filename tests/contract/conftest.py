@@ -119,6 +119,8 @@ class DjangoBench:
             leased.update(expires_at=F("expires_at") - (from_us(us) - from_us(0)))
 
     def add_tenant(self, slug: str, **values: Any) -> None:
+        until_us = values.pop("retries_paused_until_us", None)
+        values["retries_paused_until"] = None if until_us is None else from_us(until_us)
         models.Tenant.objects.using(self.alias).update_or_create(slug=slug, defaults=values)
 
     def add_job(self, name: str, **values: Any) -> str:

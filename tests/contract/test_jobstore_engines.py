@@ -10,7 +10,14 @@ from chrono_beat.core.errors import StoreUnavailable
 from chrono_beat.core.ids import execution_id, from_us, partition_of
 from chrono_beat.core.records import Claim, Ending, Occurrence
 from chrono_beat_django.models import Job
-from chrono_beat_django.store import postgres_claim, postgres_claims, postgres_edits, postgres_records, sqlite_claims
+from chrono_beat_django.store import (
+    postgres_claim,
+    postgres_claims,
+    postgres_edits,
+    postgres_holds,
+    postgres_records,
+    sqlite_claims,
+)
 from chrono_beat_django.store.postgres_sql import array, bounds, held_parameters, key_parameters
 from chrono_beat_django.store.sqlite_sql import text
 
@@ -211,6 +218,7 @@ def test_at_a_million_rows_every_look_is_a_range_scan_and_never_reads_a_table(mi
                         "job_id_scheduled_at_attempt"),
         "SUPERSEDED": (postgres_edits.SUPERSEDED, ["f", 100, array(ALL), 100], "job_id_scheduled_at_attempt"),
         "DONE_WITH": (postgres_edits.DONE_WITH, [], "job_id_scheduled_at_attempt"),
+        "HOLD": (postgres_holds.HOLD, [300.0, 300.0, 20], "tenant_state_finished_at"),
     }
 
     for name, (sql, parameters, index) in looks.items():

@@ -106,11 +106,12 @@ def test_services_stop_in_the_order_in_which_work_flows(layout):
     names = [service.name for service in wiring.services(name="me").services]
 
     assert names[0] == "planner"
-    assert names[-5:] == ["audit", "watch", "keeper", "reaper", "recorder"]
+    assert names[-6:] == ["audit", "watch", "keeper", "failures", "reaper", "recorder"]
 
 
 @pytest.mark.parametrize(("roles", "names"), [
-    (("record",), ["recorder"]), (("reap",), ["reaper"]), (("audit",), ["audit", "watch"]), (("keep",), ["keeper"]),
+    (("record",), ["recorder"]), (("reap",), ["reaper"]), (("audit",), ["audit", "watch"]),
+    (("keep",), ["keeper", "failures"]),
 ])
 def test_a_role_alone(layout, roles, names):
     assert [service.name for service in wiring.services(roles).services] == names
