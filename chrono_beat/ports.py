@@ -38,7 +38,7 @@ from chrono_beat.core.records import (
     Void,
     WorkerReport,
 )
-from chrono_beat.core.recovery import LostGrant, Recorded, Renewed
+from chrono_beat.core.recovery import LostGrant, OpenRow, Recorded, Renewed
 
 
 class JobStore(Protocol):
@@ -165,6 +165,25 @@ class JobStore(Protocol):
         *minimum* runs that ended within *window_us* and since the tenant was changed last (a hold and its end count).
         Returns the new holds, and the slugs whose hold was over and is taken away. load_scheduled leaves rows of kind retry
         alone while their tenant is held."""
+
+    # -- audit
+
+    def open_page(
+        self, partitions: Sequence[int], after: OpenRow | None, age_us: int, limit: int,
+    ) -> list[OpenRow]:
+        """Return open rows due longer ago than *age_us*, in the order of *partitions* (ascending) and, in each, by (due_at, id);
+        those behind the row *after*, whose partition is the first. A range scan of (partition, due_at) that ends at *limit*."""
+
+    def load_open(self, execution_ids: Sequence[str]) -> list[ScheduledExecution]:
+        """Return those of the rows that are open and may be published: of their job's version (protocol rule 8), and without a
+        request to cancel them."""
+
+    def let_go(self, execution_ids: Sequence[str]) -> int:
+        """Let no wheel hold these rows any longer, so that load_scheduled finds them; only rows in state scheduled. Returns how
+        many that were."""
+
+    def plans(self, job_ids: Sequence[str]) -> dict[str, DueJob]:
+        """Return those of the jobs that exist, by id, due or not (next_run_us is 0 where they have none)."""
 
     def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
         """Return the limits of tenants changed since then (0: all that differ from the defaults)."""

@@ -52,6 +52,7 @@ EVENTS: dict[str, Event] = {
     # dispatcher: firing; lateness_us: a number for each execution that became readable
     "published": _event(_DEBUG, "lane tenants lateness_us", "executions that became readable; both are sequences"),
     "publish_skipped": _event(_DEBUG, "lane execution_ids", "not published, since a predecessor is active"),
+    "publish_missed": _event(_WARNING, "lane execution_ids", "claimed in time, and too late by now for their misfire policy"),
     "publish_voided": _event(_DEBUG, "lane execution_ids", "older than their job's void; their rows are swept"),
     "publish_refused": _event(_WARNING, "lane why count", "the lane refused a batch: deadline, generation, quarantine"),
     "publish_early": _event(_WARNING, "lane count", "Redis' clock had not reached the due time; tried again"),
@@ -78,6 +79,8 @@ EVENTS: dict[str, Event] = {
     "stranded": _event(_ERROR, "lane executions", "kept for long enough: no worker came that knows their task"),
     "no_worker": _event(_WARNING, "pool task jobs", "jobs that will soon be due, and no live worker knows their task"),
     "worker_found": _event(_INFO, "pool task jobs", "jobs whose flag was taken away: a live worker knows their task"),
+    "audited": _event(_DEBUG, "lane looked_at lacking published let_go", "open rows that Redis was asked about"),
+    "republished": _event(_WARNING, "lane execution_ids", "Redis had nothing of them any more; published anew"),
     "voided": _event(_INFO, "lane execution_id answer", "a row of an old plan was brought to its end"),
     "kept": _event(_INFO, "removed", "finished executions past retention that were removed"),
 }

@@ -100,6 +100,7 @@ def services(roles: Sequence[str] = ROLES, *, name: str | None = None) -> Runner
     from chrono_beat.services.keeper import Keeper
     from chrono_beat.services.reaper import Reaper
     from chrono_beat.services.recorder import Recorder
+    from chrono_beat.services.repairs import Repairs
     from chrono_beat.services.service import Runner
     from chrono_beat.services.watch import Watch
 
@@ -116,8 +117,8 @@ def services(roles: Sequence[str] = ROLES, *, name: str | None = None) -> Runner
         made["dispatch"], owned = dispatcher.services, dispatcher.owned
     if "audit" in roles:
         # Beside a dispatcher it looks after that one's partitions, so that not every member looks at all of them.
-        made["audit"] = [Audit(jobs_side, redis_side, clock, settings, partitions=owned),
-                         Watch(jobs_side, redis_side, clock, settings, partitions=owned)]
+        made["audit"] = [
+            part(jobs_side, redis_side, clock, settings, partitions=owned) for part in (Audit, Repairs, Watch)]
     if "keep" in roles:
         made["keep"] = [Keeper(jobs_side, clock, settings), FailureWatch(jobs_side, clock, settings)]
     if "reap" in roles:

@@ -36,6 +36,8 @@ class Config:
         no_worker_after: seconds that an execution is kept whose task no worker knows.
         reap_every: seconds between two looks for expired leases.
         replace_grace: seconds that a run may still take when another one is to take its place (policy replace).
+        audit_rate: open rows a second of which the audit asks whether Redis still has them; after a lost memory it
+            asks as fast as it can.
         record_batch: outcomes recorded in one transaction.
         failure_window: seconds over which a tenant's share of failed runs is taken.
         failure_minimum: runs that must have ended within it to hold the tenant's retries back.
@@ -66,6 +68,7 @@ class Config:
     no_worker_after: float = 600.0
     reap_every: float = 1.0
     replace_grace: float = 30.0
+    audit_rate: int = 1000
     record_batch: int = 1000
     failure_window: float = 300.0
     failure_minimum: int = 20
@@ -83,7 +86,7 @@ _AT_LEAST = {
     "partitions": 1, "lanes": 1, "horizon": 1, "look_ahead_every": 0.05, "claim_batch": 1, "publish_batch": 1, "lease_ttl": 1,
     "renew_every": 0.1, "partition_lease_ttl": 1, "partition_renew_every": 0.1, "skew_margin": 0,
     "stop_grace": 0.1, "reap_cap": 1, "reap_every": 0.05, "no_worker_after": 1, "replace_grace": 0, "record_batch": 1,
-    "max_payload": 1,
+    "audit_rate": 1, "max_payload": 1,
     "failure_window": 1, "failure_minimum": 1, "retry_hold": 1, "retention_days": 1,
 }
 _AT_MOST = {"partitions": MAX_PARTITIONS, "lanes": MAX_LANES, "horizon": 600, "publish_batch": 1000, "claim_batch": 10_000}

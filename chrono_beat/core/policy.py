@@ -148,6 +148,26 @@ def _judge_overdue(
     return following
 
 
+def still_runs(job: DueJob, scheduled_us: int, now_us: int) -> bool:
+    """Say whether an occurrence that was claimed in time, and has come overdue since, still runs by the misfire policy.
+
+    Args:
+        job: its job, as it is now.
+        scheduled_us: the occurrence's instant; it is overdue.
+        now_us: microseconds since the epoch.
+
+    Raises:
+        ScheduleError: the job cannot be planned.
+    """
+    schedule = _schedule_of(job)
+    reached_us = now_us - spread_us(job.job_id, job.spread_seconds)
+    end = from_us(reached_us) + _MICROSECOND
+    newest = schedule.previous_before(end)
+    newest_us = scheduled_us if newest is None else max(scheduled_us, to_us(newest))
+    oldest_us = _oldest_that_runs(job, schedule, scheduled_us, newest_us, reached_us, end)
+    return oldest_us is not None and oldest_us <= scheduled_us
+
+
 def _oldest_that_runs(
     job: DueJob, schedule: Schedule, first_us: int, newest_us: int, reached_us: int, end: datetime,
 ) -> int | None:

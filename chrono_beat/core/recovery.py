@@ -1,4 +1,4 @@
-"""The values that a worker and a lane exchange after the lane's memory was lost (rules 5 and 6)."""
+"""The values that travel when something was lost: of the audit, and of workers whose lane lost its memory."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -48,3 +48,13 @@ class Recorded(NamedTuple):
     generation: str
     done: Sequence[str]
     gone: Sequence[str]
+
+
+class OpenRow(NamedTuple):
+    """An open execution row, as the audit reads it by pages."""
+
+    execution_id: str
+    tenant: str
+    partition: int
+    due_us: int
+    state: str

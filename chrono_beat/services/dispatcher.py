@@ -16,7 +16,7 @@ whoever takes its partitions reads them, overdue or not, in the same second.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from chrono_beat.core import lifecycle
 from chrono_beat.core.clock import Clock
@@ -24,11 +24,12 @@ from chrono_beat.core.config import Config
 from chrono_beat.core.envelope import InvalidContent, Templates
 from chrono_beat.core.errors import InvalidInput, StoreUnavailable
 from chrono_beat.core.ids import lane_of
-from chrono_beat.core.policy import Answers, plan_claim
-from chrono_beat.core.records import Claim, Content, DueJob, Ending, PublishItem, ScheduledExecution
+from chrono_beat.core.policy import Answers, plan_claim, still_runs
+from chrono_beat.core.records import MISSED, Claim, Content, DueJob, ScheduledExecution
 from chrono_beat.host_clock import take_reading
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.firing import Firing, Marker
+from chrono_beat.services.items import MAX_REASON_CHARACTERS, invalid_ending, publish_item
 from chrono_beat.services.lanes import LaneKeeper, Lanes
 from chrono_beat.services.partitions import Holding, Partitions
 from chrono_beat.services.pending import Entry, Pending
@@ -53,7 +54,6 @@ LEAVE_US = 3_000_000
 
 LEAVE_LOOK_US = 100_000
 WAKE_WAIT_SECONDS = 1.0
-MAX_REASON_CHARACTERS = 500
 
 
 class Planner(Service):
@@ -192,7 +192,7 @@ class Planner(Service):
             self._claim_due(due, reached_us, until_us, holding)
         rows = self._taken(lambda: self._store.load_scheduled(holding.epochs, until_us, limit))
         if rows:
-            self._enqueue(rows, holding.epochs)
+            self._enqueue(rows, holding.epochs, missed=self._judge(rows, reached_us))
             emit("loaded", member=self._partitions.member, executions=len(rows))
         return self._goes_on(due, numbers, limit) or len(rows) >= limit
 
@@ -203,6 +203,26 @@ class Planner(Service):
         except StoreUnavailable:
             self._unanswered = True
             raise
+
+    def _judge(self, rows: Sequence[ScheduledExecution], reached_us: int) -> set[str]:
+        """Return the ids of those that have come too late by their job's misfire policy.
+
+        Only rows that are overdue by more than the look-ahead: they were claimed in time and nobody was there to publish
+        them. What is overdue by less is on its way from one dispatcher to another, and runs. Rule 12: what was due before
+        the lane's generation began may have run, and is not judged.
+        """
+        unknown_before, lanes = self._lanes.unknown_before, self._lanes.count
+        late = [row for row in rows if row.due_us < reached_us - self._horizon_us and row.kind == "schedule"
+                and row.attempt == 1 and row.due_us >= unknown_before.get(lane_of(row.content.tenant, lanes), 0)]
+        plans = self._store.plans(list({row.job_id for row in late})) if late else {}
+        missed = set()
+        for row in late:
+            try:
+                if row.job_id in plans and not still_runs(plans[row.job_id], row.scheduled_us, reached_us):
+                    missed.add(row.execution_id)
+            except InvalidInput as error:
+                logger.warning("job %s cannot be judged, %s runs: %s", row.job_id, row.execution_id, error)
+        return missed
 
     def _goes_on(self, due: Sequence[DueJob], numbers: Sequence[int], limit: int) -> bool:
         """Say whether another batch is to be looked for at once, and from which partition on."""
@@ -273,33 +293,30 @@ class Planner(Service):
 
     # -- into the wheel ---------------------------------------------------------------------------------------------
 
-    def _enqueue(self, rows: Iterable[ScheduledExecution], epochs: Mapping[int, int]) -> None:
-        """Build the messages of rows that are held, and let them wait for their due time."""
-        usable, lanes, template = self._lanes.usable, self._lanes.count, self._templates.of
+    def _enqueue(
+        self, rows: Iterable[ScheduledExecution], epochs: Mapping[int, int], missed: Collection[str] = (),
+    ) -> None:
+        """Build the messages of rows that are held, and let them wait for their due time.
+
+        Those that are *missed* go the same way: Redis alone knows whether one was published by somebody after all.
+        """
+        usable, lanes = self._lanes.usable, self._lanes.count
         read_under = {lane: g for lane, g in usable.items() if self._read_under.get(lane) == g}
         entries: list[Entry] = []
         for row in rows:
-            content = row.content
-            lane = lane_of(content.tenant, lanes)
+            lane = lane_of(row.content.tenant, lanes)
             generation = read_under.get(lane)
             if generation is None:
                 # Rule 5: not read for publishing in quarantine. The row stays held; all are read anew when it is over.
                 self._read_under.pop(lane, None)
                 continue
             try:
-                made = template(content)
-                payload = made.build(
-                    row.execution_id, row.job_id, row.scheduled_us, row.due_us, row.attempt, row.retries, row.kind)
+                item = publish_item(self._templates, row)
             except InvalidContent as error:
                 self._bury(row, str(error))
                 continue
-            expires_us = None
-            if content.expires_after_seconds is not None:
-                expires_us = row.first_due_us + round(content.expires_after_seconds * 1_000_000)
-            item = PublishItem(
-                row.execution_id, row.job_id, content.tenant, row.version, row.attempt, row.kind, made.pool,
-                made.priority, row.due_us, expires_us, made.concurrency, payload, content.exclusion_group,
-            )
+            if row.execution_id in missed:
+                item = item._replace(concurrency=MISSED, payload=b"")
             entries.append(Entry(item, row.partition, epochs[row.partition], lane, generation))
         if entries:
             self._pending.add(entries)
@@ -309,10 +326,7 @@ class Planner(Service):
         """End an open row that makes no message, and take its job out of the due index."""
         self._quarantine(row.job_id, row.version, row.content, reason)
         at_us = self._lanes.database.at_least(self.clock.monotonic_us()) or row.due_us
-        self._store.record([], [Ending(
-            row.execution_id, lifecycle.DEAD, "invalid", at_us, "", 0, reason[:MAX_REASON_CHARACTERS],
-            if_version=row.version,
-        )], [])
+        self._store.record([], [invalid_ending(row, reason, at_us)], [])
 
 
 class Waker(Service):

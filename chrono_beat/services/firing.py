@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from chrono_beat.core.clock import Clock, deadline_us
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import QueueUnavailable
-from chrono_beat.core.records import EARLY, PUBLISHED, SKIPPED, VOIDED, PublishResult
+from chrono_beat.core.records import EARLY, MISSED, PUBLISHED, SKIPPED, VOIDED, PublishResult
 from chrono_beat.core.wheel import TICK_US
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.lanes import Lanes
@@ -166,7 +166,7 @@ class Firing(Service):
         replies = result.replies
         self._marker.add([
             (entry.item.execution_id, at_us) for entry, reply in zip(batch, replies, strict=True)
-            if reply not in (SKIPPED, VOIDED, EARLY)
+            if reply not in (SKIPPED, VOIDED, EARLY, MISSED)
         ])
         if result.stops:
             self._stopper.add(lane, result.stops)
@@ -181,7 +181,7 @@ class Firing(Service):
         if fresh:
             emit("published", lane=lane, tenants=[item.tenant for item in fresh],
                  lateness_us=[at_us - item.due_us for item in fresh])
-        for word, event in ((SKIPPED, "publish_skipped"), (VOIDED, "publish_voided")):
+        for word, event in ((SKIPPED, "publish_skipped"), (VOIDED, "publish_voided"), (MISSED, "publish_missed")):
             ids = [entry.item.execution_id for entry, reply in zip(batch, replies, strict=True) if reply == word]
             if ids:
                 emit(event, lane=lane, execution_ids=ids)

@@ -51,6 +51,8 @@ class Lanes:
         self.clocks = tuple(ServerClock() for _ in range(count))
         self.usable: Mapping[int, int] = MappingProxyType({})
         """{lane: generation} of the lanes that may be published to. Replaced as a whole."""
+        self.unknown_before: dict[int, int] = {}
+        """{lane: µs}: what was due before may have run in a lost generation (rule 12)."""
         self._lock = threading.Lock()
 
     def reached_us(self, monotonic_us: int) -> int | None:
@@ -153,6 +155,7 @@ class LaneKeeper(Service):
         if state.generation is None:
             return None
         self._open_under[lane] = state.generation
+        self._lanes.unknown_before[lane] = state.unknown_before_us
         return state.generation if state.now_us >= state.quarantine_until_us else None      # rule 5
 
     def _read(self, lane: int) -> LaneState:

@@ -28,6 +28,7 @@ from chrono_beat.core.records import (
     TenantLimits,
     Void,
 )
+from chrono_beat.testing.memory_audit import MemoryAudit
 from chrono_beat.testing.memory_flags import MemoryFlags
 from chrono_beat.testing.memory_holds import MemoryHolds
 from chrono_beat.testing.memory_rows import MemoryExecution, MemoryJob, MemoryTenant
@@ -41,7 +42,7 @@ PLAN = frozenset({"schedule_kind", "expression", "timezone", "start_us", "end_us
 TENANT_OVERLAP_US = 5_000_000       # a change may be committed later than it is dated; it is told again for so long
 
 
-class MemoryJobStore(MemoryFlags, MemoryHolds):
+class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
     """JobStore in memory.
 
     Args:

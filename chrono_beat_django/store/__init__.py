@@ -11,8 +11,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from chrono_beat_django.store import layout
+from chrono_beat_django.store.postgres_audit import PostgresAudit
 from chrono_beat_django.store.postgres_flags import PostgresFlags
 from chrono_beat_django.store.postgres_holds import PostgresHolds
+from chrono_beat_django.store.sqlite_audit import SqliteAudit
 from chrono_beat_django.store.sqlite_flags import SqliteFlags
 from chrono_beat_django.store.sqlite_holds import SqliteHolds
 
@@ -54,9 +56,9 @@ class _Layout:
         return layout.read(self.alias)
 
 
-class PostgresJobStore(_Layout, PostgresFlags, PostgresHolds):
+class PostgresJobStore(_Layout, PostgresFlags, PostgresHolds, PostgresAudit):
     """JobStore on PostgreSQL."""
 
 
-class SqliteJobStore(_Layout, SqliteFlags, SqliteHolds):
+class SqliteJobStore(_Layout, SqliteFlags, SqliteHolds, SqliteAudit):
     """JobStore on SQLite: one dispatcher, no other server."""

@@ -30,10 +30,10 @@ from chrono_beat_django.store.retries import HELD_BACK
 # Bound and limit hide in subselects, so that the planner can't count what they let in. With the true numbers it would
 # rather fetch all that is due by a bitmap and sort it: for each batch anew, and past every row that was claimed since
 # the last vacuum, as only a plain index scan remembers which of its entries are dead.
-DUE = f"""SELECT j.id::text, j.partition, {us("j.next_run_at")}, j.version, j.schedule_kind, j.expression, j.timezone,
+JOB = f"""j.id::text, j.partition, {us("j.next_run_at")}, j.version, j.schedule_kind, j.expression, j.timezone,
     {us("j.start_at")}, {us("j.end_at")}, {us("j.anchor_at")}, COALESCE(j.spread_seconds, t.spread_seconds, 0),
-    j.misfire, j.misfire_cap, j.grace_seconds, j.replan, {CONTENT.format(args="j.args", kwargs="j.kwargs")}
-FROM (
+    j.misfire, j.misfire_cap, j.grace_seconds, j.replan, {CONTENT.format(args="j.args", kwargs="j.kwargs")}"""
+DUE = f"""SELECT {JOB} FROM (
     SELECT job.* FROM unnest(%s::int[]) AS wanted(number) CROSS JOIN LATERAL (
         SELECT * FROM chrono_job WHERE partition = wanted.number AND next_run_at <= (SELECT {at("%s")})
         ORDER BY next_run_at LIMIT (SELECT %s::bigint)
@@ -100,13 +100,17 @@ DATE_PUBLISHED = f"""UPDATE chrono_execution e SET published_at = {at("k.at_us")
     FROM {unnest("k", **KEY_COLUMNS, at_us="bigint")} WHERE {BY_KEY} AND e.published_at IS NULL"""
 
 
+def due_job(row: tuple) -> DueJob:
+    """Build a DueJob of the columns of JOB."""
+    return DueJob(*row[:14], Content._make(row[15:]), row[14])
+
+
 class PostgresClaims(PostgresPartitions):
     """The part of JobStore from the due index to the stream."""
 
     def due_jobs(self, partitions: Sequence[int], until_us: int, limit: int) -> list[DueJob]:
         """See JobStore."""
-        return [DueJob(*row[:14], Content._make(row[15:]), row[14])
-                for row in self._rows(DUE, array(partitions), until_us, limit, limit)]
+        return [due_job(row) for row in self._rows(DUE, array(partitions), until_us, limit, limit)]
 
     def claim(self, member: str, claims: Sequence[Claim]) -> list[ScheduledExecution]:
         """See JobStore. A job is claimed once in a batch; what repeats it is ignored."""

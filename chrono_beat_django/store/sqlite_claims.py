@@ -28,13 +28,13 @@ from chrono_beat_django.store.sqlite_sql import (
 )
 
 # CAST hides the column's type: Django's converter would raise at an instant that is none, for the whole result.
-DUE = f"""SELECT j.id, j."partition", CAST(j.next_run_at AS TEXT), j.version, j.schedule_kind, j.expression, j.timezone,
+JOB = f"""j.id, j."partition", CAST(j.next_run_at AS TEXT), j.version, j.schedule_kind, j.expression, j.timezone,
     CAST(j.start_at AS TEXT), CAST(j.end_at AS TEXT), CAST(j.anchor_at AS TEXT),
     COALESCE(j.spread_seconds, t.spread_seconds, 0), j.misfire, j.misfire_cap, j.grace_seconds, j.replan <> 0,
     {CONTENT.format(args="j.args", kwargs="j.kwargs")}
-FROM chrono_job j LEFT JOIN chrono_tenant t ON t.slug = j.tenant
-WHERE j."partition" = %s AND j.next_run_at <= %s ORDER BY j.next_run_at, j.id LIMIT %s"""
-_DUE_TYPES = (int, str, int, str, str, str, (str, type(None)), (str, type(None)), (str, type(None)), int, str,
+FROM chrono_job j LEFT JOIN chrono_tenant t ON t.slug = j.tenant"""
+DUE = f"""SELECT {JOB} WHERE j."partition" = %s AND j.next_run_at <= %s ORDER BY j.next_run_at, j.id LIMIT %s"""
+_DUE_TYPES = (int, (str, type(None)), int, str, str, str, (str, type(None)), (str, type(None)), (str, type(None)), int, str,
               (int, type(None)), (int, float, type(None)), int)
 SPOILED = "UPDATE chrono_job SET next_run_at = NULL, replan = 0, quarantined_reason = %s WHERE id = %s"
 QUARANTINE = SPOILED + " AND version = %s"
@@ -58,7 +58,7 @@ FINISH = """UPDATE chrono_job SET finished_at = %s WHERE id IN (SELECT value FRO
         SELECT 1 FROM chrono_execution e
         WHERE e.job_id = chrono_job.id AND e.state IN ('scheduled', 'queued', 'running'))"""
 
-_SCHEDULED = f"""SELECT e.id, e.job_id, e."partition", CAST(e.scheduled_at AS TEXT), CAST(e.due_at AS TEXT),
+SCHEDULED = f"""SELECT e.id, e.job_id, e."partition", CAST(e.scheduled_at AS TEXT), CAST(e.due_at AS TEXT),
     CAST(e.first_due_at AS TEXT), e.attempt, e.retries, e.kind, j.version,
     {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}
 FROM chrono_execution e JOIN chrono_job j ON j.id = e.job_id AND {{same}}
@@ -68,15 +68,15 @@ WHERE {{which}} AND e.due_at <= %s AND e.cancel_requested_at IS NULL
 # Rule 7: what no claim meets again is taken over by the scan, unless the plan itself has changed since.
 _TAKEN_OVER = "e.kind <> 'schedule' AND e.job_version < j.version AND e.job_version >= j.plan_version"
 _SAME = f"(j.version = e.job_version OR {_TAKEN_OVER})"
-EDITED = _SCHEDULED.format(same=_TAKEN_OVER, which="""e.state IN ('scheduled', 'queued') AND e.rowid IN (
+EDITED = SCHEDULED.format(same=_TAKEN_OVER, which="""e.state IN ('scheduled', 'queued') AND e.rowid IN (
     SELECT x.rowid FROM chrono_pending_void v CROSS JOIN chrono_execution x
     WHERE v."partition" IN (SELECT value FROM json_each(%s)) AND x."partition" = v."partition" AND x.job_id = v.job_id
         AND x.state IN ('scheduled', 'queued', 'running') AND x.job_version < v.version)""")
-FREE = _SCHEDULED.format(same=_SAME, which="e.state = 'scheduled' AND e.holder_epoch = 0 "
+FREE = SCHEDULED.format(same=_SAME, which="e.state = 'scheduled' AND e.holder_epoch = 0 "
                                "AND e.\"partition\" IN (SELECT value FROM json_each(%s))")
 _LEFT = """state IN ('scheduled', 'queued', 'running') AND state = 'scheduled'
     AND holder_epoch > 0 AND holder_epoch < %s"""
-LEFT_BEHIND = _SCHEDULED.format(same=_SAME, which=f'e."partition" = %s AND e.{_LEFT.replace("AND ", "AND e.")}')
+LEFT_BEHIND = SCHEDULED.format(same=_SAME, which=f'e."partition" = %s AND e.{_LEFT.replace("AND ", "AND e.")}')
 NOT_LOADED = "SELECT number FROM chrono_partition WHERE loaded_epoch < epoch"
 MARK_LOADED = f"""UPDATE chrono_partition SET loaded_epoch = epoch WHERE number = %s AND NOT EXISTS (
     SELECT 1 FROM chrono_execution WHERE "partition" = %s AND {_LEFT})"""
@@ -99,7 +99,7 @@ class SqliteClaims(SqlitePartitions):
         for partition in partitions:
             for row in self.rows(DUE, partition, text(until_us), limit - len(found)):
                 try:
-                    found.append(_due(row))
+                    found.append(due_job(row))
                 except Unreadable as problem:
                     spoiled.append((f"the row can't be read: {problem}", row[0]))
             if len(found) >= limit:
@@ -156,7 +156,7 @@ class SqliteClaims(SqlitePartitions):
             not_loaded, rows = find(cursor)
             cursor.executemany(HOLD, [(epochs[row[2]], row[9], row[0]) for row in rows])
             cursor.executemany(MARK_LOADED, [(number, number, epochs[number]) for number in not_loaded])
-            return [_scheduled(row) for row in rows]
+            return [scheduled(row) for row in rows]
 
         if not any(self.statement(find)):
             return []
@@ -179,7 +179,12 @@ class SqliteClaims(SqlitePartitions):
         return self.write(work) if rows else 0
 
 
-def _due(row: tuple) -> DueJob:
+def due_job(row: tuple) -> DueJob:
+    """Build a DueJob of the columns of JOB.
+
+    Raises:
+        Unreadable: a value is none that its column is meant for.
+    """
     checked(row[1:15], _DUE_TYPES)
     return DueJob(
         dashed(row[0]), row[1], us(row[2]) or 0, *row[3:7], us(row[7]), us(row[8]), us(row[9]), *row[10:14],
@@ -187,7 +192,8 @@ def _due(row: tuple) -> DueJob:
     )
 
 
-def _scheduled(row: tuple) -> ScheduledExecution:
+def scheduled(row: tuple) -> ScheduledExecution:
+    """Build a ScheduledExecution of what the loading queries return."""
     return ScheduledExecution(
         row[0], dashed(row[1]), row[2], us(row[3]) or 0, us(row[4]) or 0, us(row[5]) or 0, *row[6:10],
         content(row[10:]),

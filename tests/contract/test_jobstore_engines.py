@@ -11,11 +11,13 @@ from chrono_beat.core.ids import execution_id, from_us, partition_of
 from chrono_beat.core.records import Claim, Ending, Occurrence
 from chrono_beat_django.models import Job
 from chrono_beat_django.store import (
+    postgres_audit,
     postgres_claim,
     postgres_claims,
     postgres_edits,
     postgres_holds,
     postgres_records,
+    sqlite_audit,
     sqlite_claims,
 )
 from chrono_beat_django.store.postgres_sql import array, bounds, held_parameters, key_parameters
@@ -217,6 +219,11 @@ def test_at_a_million_rows_every_look_is_a_range_scan_and_never_reads_a_table(mi
         "LOAD_EDITED": (postgres_claims.LOAD_EDITED, [*held_parameters(epochs), past, past, 100],
                         "job_id_scheduled_at_attempt"),
         "SUPERSEDED": (postgres_edits.SUPERSEDED, ["f", 100, array(ALL), 100], "job_id_scheduled_at_attempt"),
+        "PAGE": (postgres_audit.PAGE, [array(ALL), array([past] * 8), array(["e"] * 8), 5_000_000, 100, 100],
+                 "partition_due_at_idx"),
+        "LOAD_OPEN": (postgres_audit.LOAD_OPEN, [*by_key[:3], *by_key[4:]], "job_id_scheduled_at_attempt"),
+        "LET_GO": (postgres_audit.LET_GO, [*by_key[:3], *by_key[4:]], "job_id_scheduled_at_attempt"),
+        "PLANS": (postgres_audit.PLANS, [array([job.job_id])], "chrono_job_pkey"),
         "DONE_WITH": (postgres_edits.DONE_WITH, [], "job_id_scheduled_at_attempt"),
         "HOLD": (postgres_holds.HOLD, [300.0, 300.0, 20], "tenant_state_finished_at"),
     }
@@ -241,6 +248,8 @@ def test_on_sqlite_the_look_ahead_is_a_range_scan(sqlite_bench):
         (sqlite_claims.DUE, [0, "2026", 10], "chrono_job_due"),
         (sqlite_claims.FREE, ["[1]", "2026", 10], "chrono_execution_free"),
         (sqlite_claims.LEFT_BEHIND, [1, 1, "2026", 10], "chrono_execution_open"),
+        (sqlite_audit.PAGE, [1, "2025", "2026", "2025", "", 10], "chrono_execution_open"),
+        (sqlite_audit.PLANS, ["[1]"], "sqlite_autoindex_chrono_job_1"),
     ):
         plan = " / ".join(row[3] for row in sqlite_bench.store.rows(f"EXPLAIN QUERY PLAN {sql}", *parameters))
         assert index in plan, plan

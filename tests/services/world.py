@@ -100,6 +100,7 @@ class World:
         self.headers = {}             # execution id -> headers of its message
         self.answers = {}             # task name -> (result, detail) of a body; "succeeded" without
         self.published_at = {}        # execution id -> the database's µs when it first could be read
+        self._companions = {}         # other services -> when each wants its next step
         self._next_work = self._next_record = 0
         self._watch_publishes()
 
@@ -123,6 +124,11 @@ class World:
     def dispatcher(self, name="a", *, off_us=0):
         self.members[name] = Member(self, name, off_us)
         return self.members[name].dispatcher
+
+    def add(self, service):
+        """Let a service that belongs to no dispatcher take its steps, too."""
+        self._companions[service] = 0
+        return service
 
     def job(self, name="job", **fields):
         """Add a job, by default every minute from nine o'clock on."""
@@ -164,7 +170,9 @@ class World:
         while True:
             due = [(*m.due_us(), m) for m in self.members.values() if not m.paused]
             at, service, member = min(due, key=lambda entry: entry[0], default=(end + 1, None, None))
-            at = min(at, self._next_work if self.working else end + 1, self._next_record)
+            other = min(self._companions, key=self._companions.get, default=None)
+            at = min(at, self._next_work if self.working else end + 1, self._next_record,
+                     end + 1 if other is None else self._companions[other])
             if at > end:
                 break
             self._pass_to(at)
@@ -173,6 +181,8 @@ class World:
                 self._next_record = now + max(self.recorder.turn(now), 1)
             elif self.working and self._next_work <= now:
                 self.work()
+            elif other is not None and self._companions[other] <= now:
+                self._companions[other] = now + max(other.turn(now), 1)
             elif member is not None:
                 member.step(service)
         self._pass_to(end)
@@ -186,6 +196,9 @@ class World:
         if self.queue.unavailable:
             return
         for lane in range(self.config.lanes):
+            state = self.queue.lane_state(lane)
+            if state.opened_replication_id != state.replication_id:
+                continue                                   # another server: workers wait until it is opened anew
             while drawn := self.queue.draw(lane, self.config.default_pool, 100, "w", LEASE_US):
                 for delivery in drawn:
                     self.begin(lane, delivery)

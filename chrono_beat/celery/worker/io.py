@@ -347,6 +347,10 @@ class WorkerIO:
 
     def _recover(self) -> None:
         for lane in self.lanes:
+            state = self.queue.lane_state(lane)
+            if state.opened_replication_id not in ("", state.replication_id):
+                # Rule 4: what took over may have forgotten the last moments. Drawn from it now, they would run again.
+                raise QueueUnavailable("another server has taken over; nothing is drawn until its lanes are opened anew")
             found = self.queue.recover(lane, self.worker, [h.hold.execution_id for h in self.held() if h.lane == lane])
             if found:
                 logger.warning("chrono_beat: %d deliveries whose draw was cut off were given back", found)
