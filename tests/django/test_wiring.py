@@ -106,11 +106,11 @@ def test_services_stop_in_the_order_in_which_work_flows(layout):
     names = [service.name for service in wiring.services(name="me").services]
 
     assert names[0] == "planner"
-    assert names[-6:] == ["audit", "watch", "keeper", "failures", "reaper", "recorder"]
+    assert names[-7:] == ["audit", "repairs", "watch", "keeper", "failures", "reaper", "recorder"]
 
 
 @pytest.mark.parametrize(("roles", "names"), [
-    (("record",), ["recorder"]), (("reap",), ["reaper"]), (("audit",), ["audit", "watch"]),
+    (("record",), ["recorder"]), (("reap",), ["reaper"]), (("audit",), ["audit", "repairs", "watch"]),
     (("keep",), ["keeper", "failures"]),
 ])
 def test_a_role_alone(layout, roles, names):
