@@ -81,6 +81,8 @@ EVENTS: dict[str, Event] = {
     "worker_found": _event(_INFO, "pool task jobs", "jobs whose flag was taken away: a live worker knows their task"),
     "audited": _event(_DEBUG, "lane looked_at lacking published let_go", "open rows that Redis was asked about"),
     "republished": _event(_WARNING, "lane execution_ids", "Redis had nothing of them any more; published anew"),
+    "voids_replayed": _event(_INFO, "voids", "edits that Redis was told instead of by their callers"),
+    "cancelled": _event(_INFO, "lane execution_id answer", "an execution that is to be cancelled: ended, held or done"),
     "voided": _event(_INFO, "lane execution_id answer", "a row of an old plan was brought to its end"),
     "kept": _event(_INFO, "removed", "finished executions past retention that were removed"),
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import uuid
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -19,25 +18,20 @@ from django.db import transaction
 from chrono_beat.core import definition as definitions
 from chrono_beat.core import ids
 from chrono_beat.core.definition import JobDefinition
-from chrono_beat.core.errors import (
-    Conflict,
-    InvalidInput,
-    NotFound,
-    NotYetVoidedWarning,
-    Problem,
-    QueueUnavailable,
-)
+from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, Problem
+from chrono_beat.core.records import GONE_VERSION, Running
 from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import Schedule
-from chrono_beat_django import wiring
+from chrono_beat_django import control, wiring
 from chrono_beat_django.backfill import DEFAULT_LIMIT, backfill, check_missed, fill_pauses
+from chrono_beat_django.control import cancel
 from chrono_beat_django.dead_letters import replay
 from chrono_beat_django.models import SOURCES, Execution, ExecutionQuerySet, Job, JobQuerySet, new_job_id
 from chrono_beat_django.preview import Preview, preview
 from chrono_beat_django.store import definitions as store
 
 __all__ = [
-    "Changed", "Preview", "backfill", "change", "create", "create_from", "delete", "executions", "get", "list", "pause",
+    "Changed", "Preview", "backfill", "cancel", "change", "create", "create_from", "delete", "executions", "get", "list", "pause",
     "preview", "replay", "resume", "trigger", "update", "warnings_for",
 ]
 
@@ -55,10 +49,12 @@ class Changed(NamedTuple):
     Args:
         job: as it is now.
         columns: names of what changed; empty where it was so already.
+        running: deliveries of older versions that have begun and go on; filled in when the change has committed.
     """
 
     job: Job
     columns: frozenset[str]
+    running: Sequence[Running] = ()
 
 
 def create(
@@ -144,7 +140,7 @@ def create_from(definition: JobDefinition, *, source: str = "api", actor: str | 
         _plan(job, valid, now_us)
         store.insert(job)
         store.write_event(job, "create", actor, now_us, {"after": _said(valid)})
-        _tell(job, void=False)
+        transaction.on_commit(control.wake_dispatchers, using=store.alias())
     return job
 
 
@@ -163,7 +159,8 @@ def update(
         changes: arguments of :func:`create` other than tenant, source and actor.
 
     Returns:
-        The job as it is now.
+        The job as it is now, with ``still_running``: the deliveries of its old content that have begun and go on. No
+        other one of them starts any more, once this call, and a transaction around it, has returned.
 
     Raises:
         InvalidInput: with everything that is wrong.
@@ -203,7 +200,7 @@ def resume(
     """
     check_missed(missed, limit)
     with transaction.atomic(using=store.alias()):
-        since = store.lock_job(_id_of(job)).paused_at
+        since = store.lock_job(control.job_id_of(job)).paused_at
         changed = change(job, "resume", actor, {"paused": False} | ({} if note is None else {"note": note}))
         if missed is not None and since is not None and "paused" in changed.columns:
             now_us = wiring.now_us()
@@ -215,19 +212,23 @@ def resume(
     return changed.job
 
 
-def delete(job: Job | uuid.UUID | str, *, actor: str | None = None) -> None:
-    """Remove a job; its history stays.
+def delete(job: Job | uuid.UUID | str, *, actor: str | None = None) -> Sequence[Running]:
+    """Remove a job; its history stays. What has not begun is dropped.
+
+    Returns:
+        The deliveries that are running and go on; filled in at the commit of a transaction around this call.
 
     Raises:
         NotFound: there is no such job.
     """
     with transaction.atomic(using=store.alias()):
-        found = store.lock_job(_id_of(job))
+        found = store.lock_job(control.job_id_of(job))
         found.version += 1
         before = _said(store.definition_of(found))
         store.write_event(found, "delete", actor, wiring.now_us(), {"before": before})
-        _tell(found, void=True)
+        running = control.tell(found, GONE_VERSION)
         Job.objects.using(store.alias()).filter(id=found.id).delete()
+    return running
 
 
 def trigger(job: Job | uuid.UUID | str, *, token: str | None = None, actor: str | None = None) -> Execution:
@@ -243,7 +244,7 @@ def trigger(job: Job | uuid.UUID | str, *, token: str | None = None, actor: str 
     """
     store.check_token(token)
     with transaction.atomic(using=store.alias()):
-        found = store.lock_job(_id_of(job))
+        found = store.lock_job(control.job_id_of(job))
         now_us = wiring.now_us()
         if token is not None and (earlier := store.triggered(found, token, now_us)) is not None:
             return earlier
@@ -307,7 +308,7 @@ def change(
     if unknown:
         raise InvalidInput(*(_unknown_change(name) for name in sorted(unknown)))
     with transaction.atomic(using=store.alias()):
-        found = store.lock_job(_id_of(job))
+        found = store.lock_job(control.job_id_of(job))
         if expected_version is not None and found.version != expected_version:
             raise Conflict(f"the job is at version {found.version}, not {expected_version}: it was changed meanwhile")
         now_us = wiring.now_us()
@@ -319,8 +320,8 @@ def change(
         valid = definitions.validate(wanted, now_us=now_us, config=wiring.config(), planned=same_schedule)
         changed = store.take_over(found, valid)
         if not changed and not found.quarantined_reason:
-            _tell(found, void=True)                 # the call that made it so may have failed to tell Redis
-            return Changed(found, frozenset())
+            # The call that made it so may have failed to tell Redis.
+            return _changed(found, frozenset(), control.tell(found, found.version))
         if changed.keys() & _PLANNED_BY or found.quarantined_reason:
             _plan(found, valid, now_us)
             found.plan_version = found.version + 1          # rule 7: what is of an older plan is not carried over
@@ -333,8 +334,13 @@ def change(
             "before": {column: values[0] for column, values in changed.items()},
             "after": {column: values[1] for column, values in changed.items()},
         })
-        _tell(found, void=True)
-    return Changed(found, frozenset(changed))
+        running = control.tell(found, found.version)
+    return _changed(found, frozenset(changed), running)
+
+
+def _changed(job: Job, columns: frozenset[str], running: Sequence[Running]) -> Changed:
+    job.still_running = running                     # type: ignore[attr-defined]
+    return Changed(job, columns, running)
 
 
 def _unknown_change(name: str) -> Problem:
@@ -370,27 +376,6 @@ def _carry_over(job: Job) -> None:
         job.next_run_at = waiting
 
 
-def _tell(job: Job, *, void: bool) -> None:
-    """Tell Redis of an edit once it has committed; until then it may still be rolled back."""
-    job_id, version, tenant = str(job.id), job.version, job.tenant
-
-    def tell() -> None:
-        try:
-            if void:
-                wiring.queue().void(ids.lane_of(tenant, wiring.config().lanes), job_id, version)
-        except QueueUnavailable as error:
-            warnings.warn(
-                f"the edit of job {job_id} is saved, but Redis could not be told ({error}): occurrences of the old "
-                "version may still start until the edit is repeated or the audit has met them",
-                NotYetVoidedWarning,
-                stacklevel=2,
-            )
-        else:
-            wiring.wake_dispatchers()
-
-    transaction.on_commit(tell, using=store.alias())
-
-
 def _when(given: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the way in which a schedule was given by the fields of a definition; what is not of it stays."""
     ways = {way: given.get(way) for way in _WAYS}
@@ -398,15 +383,6 @@ def _when(given: Mapping[str, Any]) -> dict[str, Any]:
     others = {key: value for key, value in given.items() if key not in (*_WAYS, "timezone") and
               not (key in ("start", "end") and value is None and found.get(key) is not None)}
     return found | others
-
-
-def _id_of(job: Job | uuid.UUID | str) -> uuid.UUID:
-    if isinstance(job, Job):
-        return job.id
-    try:
-        return job if isinstance(job, uuid.UUID) else uuid.UUID(str(job))
-    except ValueError:
-        raise NotFound(f"there is no job {str(job)[:60]!r}") from None
 
 
 def _said(definition: JobDefinition) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -157,6 +158,11 @@ def wake_dispatchers() -> None:
         pass
 
 
+def wait(seconds: float) -> None:
+    """Let a control call wait."""
+    (_overridden.get("wait") or time.sleep)(seconds)
+
+
 def jobs() -> Any:
     """Return the functions on jobs, :mod:`chrono_beat_django.jobs`."""
     return _above("jobs")
@@ -201,9 +207,9 @@ def override(**parts: Any) -> Iterator[None]:
     """Put other parts in place within the block, for tests.
 
     Args:
-        parts: ``config``, ``queue``, ``store``, ``now_us`` (a function without arguments).
+        parts: ``config``, ``queue``, ``store``, ``now_us`` (a function without arguments), ``wait`` (instead of sleeping).
     """
-    unknown = parts.keys() - {"config", "queue", "store", "now_us"}
+    unknown = parts.keys() - {"config", "queue", "store", "now_us", "wait"}
     if unknown:
         raise TypeError(f"no such part: {', '.join(sorted(unknown))}")
     before = dict(_overridden)

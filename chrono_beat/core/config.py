@@ -30,6 +30,8 @@ class Config:
         partition_lease_ttl: seconds a partition's lease lasts without renewal.
         partition_renew_every: seconds between two renewals of partitions.
         skew_margin: seconds taken off every deadline that is worked out from another server's clock.
+        start_window: seconds from its draw within which a delivery begins; a later one is given back or drawn anew, and
+            pause, update, cancel and delete wait so long for what was drawn before them.
         stop_grace: seconds that a body in threads, greenlets or solo has to return by itself after it was cancelled or
             replaced; then its delivery is settled without it.
         reap_cap: reaps of one execution before it is dead-lettered.
@@ -63,6 +65,7 @@ class Config:
     partition_lease_ttl: float = 5.0
     partition_renew_every: float = 1.0
     skew_margin: float = 0.5
+    start_window: float = 2.0
     stop_grace: float = 30.0
     reap_cap: int = 5
     no_worker_after: float = 600.0
@@ -84,7 +87,7 @@ class Config:
 NAMES = tuple(f.name.upper() for f in fields(Config))
 _AT_LEAST = {
     "partitions": 1, "lanes": 1, "horizon": 1, "look_ahead_every": 0.05, "claim_batch": 1, "publish_batch": 1, "lease_ttl": 1,
-    "renew_every": 0.1, "partition_lease_ttl": 1, "partition_renew_every": 0.1, "skew_margin": 0,
+    "renew_every": 0.1, "partition_lease_ttl": 1, "partition_renew_every": 0.1, "skew_margin": 0, "start_window": 0.5,
     "stop_grace": 0.1, "reap_cap": 1, "reap_every": 0.05, "no_worker_after": 1, "replace_grace": 0, "record_batch": 1,
     "audit_rate": 1, "max_payload": 1,
     "failure_window": 1, "failure_minimum": 1, "retry_hold": 1, "retention_days": 1,

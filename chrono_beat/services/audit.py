@@ -3,14 +3,19 @@
 Rule 8: a row older than its job's version is published by nobody. When it is due and the job's next run has passed it,
 or the job is paused or gone, the audit voids it in Redis, which knows whether it was drawn after all, and the outcome
 ends the row. The same finishes calls that crashed between their commit and their void.
+
+Cancel: a row whose cancellation was asked for and that is still open is cancelled in Redis once more, and the worker
+that runs it told again; Redis may have lost its memory since, or the caller could not reach it.
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
 from chrono_beat.core.ids import lane_of
+from chrono_beat.core.records import Cancelled
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.service import Service
 from chrono_beat.telemetry import emit
@@ -21,6 +26,18 @@ RUNNING_EVERY = 15
 
 SWEEP_LIMIT = 500
 """Rows that one step looks at."""
+
+CANCEL_LIMIT = 500
+"""Requests to cancel that one step repeats."""
+
+
+def cancel(queue: QueueStore, lane: int, execution_id: str, job_id: str, tenant: str) -> Cancelled:
+    """Cancel an execution in Redis; where a worker holds it, tell the worker to stop it."""
+    answer = queue.cancel(lane, execution_id, job_id, tenant)
+    if answer.worker:
+        message = {"stop": execution_id, "token": answer.token, "why": "cancel"}
+        queue.wake_worker(answer.worker, [lane], json.dumps(message))
+    return answer
 
 
 class Audit(Service):
@@ -46,7 +63,7 @@ class Audit(Service):
         self._partitions = partitions or (lambda: range(config.partitions))
 
     def step(self, now_us: int) -> int:
-        """Sweep one batch."""
+        """Sweep one batch, and repeat cancels."""
         partitions = self._partitions()
         if not partitions:
             return SWEEP_EVERY_US
@@ -58,5 +75,9 @@ class Audit(Service):
             ended += answer == "ended"
             emit("voided", lane=lane_of(tenant, self._lanes), execution_id=execution_id, answer=answer)
         self._store.void_done([])
+        for asked in self._store.cancel_requests(partitions, CANCEL_LIMIT):
+            lane = lane_of(asked.tenant, self._lanes)
+            outcome = cancel(self._queue, lane, asked.execution_id, asked.job_id, asked.tenant)
+            emit("cancelled", lane=lane, execution_id=asked.execution_id, answer=outcome.state)
         # What was ended leaves the list when the recorder has written it; what is held or done does so by itself.
         return 0 if len(rows) >= SWEEP_LIMIT and ended == len(rows) else SWEEP_EVERY_US

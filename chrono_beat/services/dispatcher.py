@@ -5,6 +5,7 @@
     firing    publish what has become due
     marker    note in the database what was published
     lanes     keep the lanes' generations and the tenants' limits
+    voids     tell Redis the edits that their callers could not tell it
     waker     wake the planner when somebody has changed a plan
 
 Each is a thread, because each waits for something else: a bulk claim must not delay what is due now, a hanging Redis
@@ -35,6 +36,7 @@ from chrono_beat.services.partitions import Holding, Partitions
 from chrono_beat.services.pending import Entry, Pending
 from chrono_beat.services.service import Service
 from chrono_beat.services.stopper import Stopper
+from chrono_beat.services.voids import Voids
 from chrono_beat.telemetry import emit
 
 logger = logging.getLogger(__name__)
@@ -379,9 +381,10 @@ class Dispatcher:
             queue, clock, config, pending=self.pending, partitions=self.partitions, lanes=self.lanes,
             marker=self.marker, stopper=self.stopper, ask_lanes=self.lane_keeper.wake, ask_planner=self.planner.wake,
         )
+        self.voids = Voids(store, queue, clock, config.lanes)
         self.waker = Waker(queue, clock, self.planner.wake)
         self.services: tuple[Service, ...] = (
-            self.planner, self.firing, self.marker, self.stopper, self.waker, self.lane_keeper)
+            self.planner, self.firing, self.marker, self.stopper, self.waker, self.voids, self.lane_keeper)
 
     def _lanes_changed(self) -> None:
         self.planner.wake()

@@ -23,6 +23,7 @@ from chrono_beat.core.ids import lane_of
 from chrono_beat.core.records import LaneState, TenantLimits
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.service import Service
+from chrono_beat.services.voids import replay
 from chrono_beat.telemetry import emit
 
 UNFOLLOWED = -1
@@ -176,6 +177,9 @@ class LaneKeeper(Service):
             return False                                   # see _look: the database is behind
         may_run = self._store.may_be_running(lane, self._lanes.count)
         quarantine_us = self._lease_us if may_run else 0
+        # Invariant 7: nothing is drawn under a new generation before the voids that Redis may not know of are in.
+        while replay(self._store, self._queue, self._lanes.count, lane):
+            pass
         if self._queue.open_lane(lane, record.generation, state.replication_id, quarantine_us):
             emit("lane_opened", lane=lane, generation=record.generation, quarantine_us=quarantine_us)
         return True

@@ -6,14 +6,21 @@ class RecordingQueue:
     """The few calls that definitions make.
 
     `voids` has (lane, job id, version) of each, `wakes` counts; with `away` every call fails as if Redis were gone.
+    `found` has what looks at deliveries see, one after another; `looks` counts them.
     """
 
     def __init__(self):
         self.voids, self.wakes, self.away = [], 0, False
+        self.looks, self.found = 0, []
 
     def void(self, lane, job_id, version):
         self._answer()
         self.voids.append((lane, job_id, version))
+
+    def deliveries_of(self, lane, job_id, below_version, *, tenant=""):
+        self._answer()
+        self.looks += 1
+        return self.found.pop(0) if self.found else []
 
     def wake_dispatchers(self):
         self._answer()

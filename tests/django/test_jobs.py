@@ -9,6 +9,7 @@ from django.db import transaction
 from chrono_beat.core import ids
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, NotYetVoidedWarning
+from chrono_beat.core.records import GONE_VERSION
 from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import Cron
 from chrono_beat_django import jobs, wiring
@@ -441,7 +442,7 @@ def test_a_deleted_job_leaves_its_history(queue):
     assert not Job.objects.exists()
     assert Execution.objects.filter(id=row.id).exists()
     assert events(job)[-1][:3] == ("delete", "grace", 2)
-    assert queue.voids == [(0, str(job.id), 2)]
+    assert queue.voids == [(0, str(job.id), GONE_VERSION)]
     with pytest.raises(NotFound):
         jobs.delete(job)
 
