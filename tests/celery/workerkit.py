@@ -84,17 +84,17 @@ class Site:
         return worker.ready() if wait else worker
 
     def publish(self, task, *args, tenant="acme", pool="chrono", job=None, attempt=1, retries=0, concurrency="forbid",
-                raw=None, time_limit=None, soft_limit=None, reply=PUBLISHED, **kwargs):
+                raw=None, time_limit=None, soft_limit=None, reply=PUBLISHED, scheduled_us=None, kind="schedule", **kwargs):
         """Publish one execution that is due; returns its id. *raw* is another payload, or makes one of the right one."""
         now_us = self.queue.now_us()
         job = job or f"job{next(self._jobs)}"
-        eid = ids.execution_id(job, now_us // 1_000_000 * 1_000_000, attempt)
+        eid = ids.execution_id(job, scheduled_us or now_us // 1_000_000 * 1_000_000, attempt)
         name = task if "." in task or "_" in task and task == "slow_late" else f"tests.celery.proj.{task}"
         payload = message(eid, name, list(args), kwargs, tenant=tenant, retries=retries, time_limit=time_limit,
                                  soft_limit=soft_limit)
         if raw is not None:
             payload = raw(payload) if callable(raw) else raw
-        item = PublishItem(eid, job, tenant, 1, attempt, "schedule", pool, 4, now_us - 1000, None, concurrency, payload)
+        item = PublishItem(eid, job, tenant, 1, attempt, kind, pool, 4, now_us - 1000, None, concurrency, payload)
         lane = ids.lane_of(tenant, self.config.lanes)
         result = self.queue.publish(lane, 1, now_us + MINUTE_US, [item])
         assert list(result.replies) == [reply], result

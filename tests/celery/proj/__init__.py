@@ -66,6 +66,16 @@ def again(self, x=0, *, countdown=7):
     raise self.retry(countdown=countdown, args=(x + 1,), kwargs={"countdown": countdown}, exc=KeyError("once more"))
 
 
+@app.task(bind=True, max_retries=5)
+def third_time_lucky(self, way):
+    """Fail twice: by asking for a retry, by an exception that asks by itself, or plainly."""
+    note("try", way=way, retries=self.request.retries, attempt=current().attempt, key=current().idempotency_key)
+    if self.request.retries < 2:
+        if way == "own":
+            raise self.retry(countdown=0)
+        raise ValueError("not yet")
+
+
 @app.task(autoretry_for=(OSError,), max_retries=5, retry_backoff=3, retry_jitter=False)
 def auto():
     raise OSError("not now")
