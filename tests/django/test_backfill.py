@@ -185,6 +185,21 @@ def test_a_resume_makes_up_for_the_pause_only_as_far_as_it_is_asked_to(paused, a
     assert JobEvent.objects.filter(action="backfill").count() == bool(asked)
 
 
+def test_r158_neither_an_edit_of_the_schedule_nor_a_resume_creates_past_runs(clock):
+    """R158: a twice-daily job edited to hourly at 12:30 runs next at 13:00, and nothing of the past."""
+    job = jobs.create(name="twice", task="shop.report", cron="0 6,18 * * *")
+    clock.now = NOON + timedelta(minutes=30)
+
+    edited = jobs.update(job, cron="0 * * * *")
+    jobs.pause(job)
+    clock.now = NOON + timedelta(days=3, minutes=30)
+    resumed = jobs.resume(job)
+
+    assert edited.next_run_at == NOON + HOUR
+    assert resumed.next_run_at == NOON + timedelta(days=3, hours=1)
+    assert not rows(job)
+
+
 def test_a_resume_of_what_is_not_paused_looks_back_at_nothing(hourly, clock):
     clock.now = NOON + 5 * HOUR
 
