@@ -310,6 +310,15 @@ def test_inv07_an_edit_that_leaves_the_schedule_alone_meets_what_was_claimed_ahe
     assert jobs.update(job, kwargs={"x": 1}).next_run_at == NOON + timedelta(seconds=30)
 
 
+def test_inv07_an_edit_that_leaves_the_schedule_alone_does_not_go_back_to_an_older_plan():
+    """A row of the plan before, still open, is the sweep's; from it on the new schedule names instants before its first."""
+    job = create(cron=None, every=60)
+    claimed(job, NOON + timedelta(seconds=60))
+    job = jobs.update(job, every=30)
+
+    assert jobs.update(job, kwargs={"x": 1}).next_run_at == job.next_run_at
+
+
 def test_an_edit_of_a_claimed_one_off_runs_with_the_new_content():
     job = create_at(NOON + timedelta(seconds=30))
     claimed(job, NOON + timedelta(seconds=30))
