@@ -11,6 +11,7 @@ from chrono_beat.testing.history import (
     Defined,
     Fault,
     History,
+    LeaseEnded,
     Limits,
     Notes,
     Plan,
@@ -214,6 +215,7 @@ def judge_measures(history: History, limits: Limits, notes: Notes) -> None:
     """Invariant 10: what ran says when it was published and started, by whom, and how often it was handed out."""
     faults = [fault for fault in history.of(Fault) if fault.kind not in WORKER_FAULTS]
     memory = [fault for fault in faults if fault.kind == MEMORY_LOST]
+    lapsed = {event.execution_id for event in history.of(LeaseEnded) if event.why == "expired"}
     for row in history.of(Row):
         if row.state not in ("succeeded", "failed") and (row.state, row.reason) != ("dead", "error"):
             continue
@@ -222,7 +224,7 @@ def judge_measures(history: History, limits: Limits, notes: Notes) -> None:
         lost = any(row.due_us <= fault.at_us <= (end or fault.at_us) + limits.lease_us for fault in memory)
         absent = [name for name, value, excused in (
             ("finished_at", end, False), ("deliveries", row.deliveries or None, lost), ("worker", row.worker or None, lost),
-            ("started_at", row.started_us, lost), ("published_at", row.published_us, hit),
+            ("started_at", row.started_us, lost or row.execution_id in lapsed), ("published_at", row.published_us, hit),
         ) if value is None and not excused]
         if absent:
             notes.find(10, "unmeasured", [row.execution_id], [row.due_us], f"without {', '.join(absent)}")

@@ -1,12 +1,15 @@
 """Control calls by the rules of `chrono_beat_django.jobs`: commit, tell Redis, wait, return; any of it may fail."""
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
 from chrono_beat.core.ids import from_us, lane_of, to_us
 from chrono_beat.core.lifecycle import OPEN
+from chrono_beat.core.records import GONE_VERSION, Void
 from chrono_beat.core.schedule import schedule_from_parts
 from chrono_beat.testing.history import Called, Committed, Plan, Returned
 from chrono_beat.testing.memory_jobs import MemoryJob, MemoryJobStore
@@ -39,7 +42,8 @@ class Call:
         self._store, self._wired, self._queue, self._witness, self._lanes = store, wired, queue, witness, lanes
         self._execution_id = execution_id
         self._made = ""
-        self._version = 0
+        self._version = self._lane = 0
+        self._tenant = ""
         self._phase = "called"
         self._until_us = 0
         self.over = False
@@ -51,6 +55,8 @@ class Call:
         try:
             return self._piece(now_us)
         except (StoreUnavailable, QueueUnavailable):
+            if self._phase == "waiting":
+                return LOOK_US                                     # nobody can know: the whole window is waited
             self._return(promised=False)
             return 1
 
@@ -71,9 +77,8 @@ class Call:
             self._phase = "telling"
         elif self._phase == "telling":
             self._tell()
-            self._queue.wake_dispatchers()
             self._phase, self._until_us = "waiting", now_us + PATIENCE_US
-        elif self._drawn_unbegun() and now_us < self._until_us:
+        elif now_us < self._until_us and not self._is_settled():
             return LOOK_US
         else:
             self._return(promised=True)
@@ -82,20 +87,21 @@ class Call:
     def commit(self) -> None:
         """Do what the transaction does; called behind the wire, so that its reply may be lost."""
         job = self._store.jobs[self.job_id]
-        if self.action == "trigger":
+        self._tenant = job.tenant
+        self._lane = lane_of(job.tenant, self._lanes)
+        if self.action == "cancel":
+            self._store.executions[self._execution_id].cancel_requested_us = self._store.now_us()
+            self._commit(job.version, None, anew=False)
+        elif self.action == "trigger":
             now = self._store.now_us()
             while any(row.job_id == self.job_id and row.scheduled_us == now for row in self._store.executions.values()):
                 now += 1
             self._made = self._store.add_execution(self.job_id, now)
             self._commit(job.version, None, anew=False)
         elif self.action == "delete":
-            version = job.version + 1
-            if hasattr(self._store, "delete_job"):
-                self._store.delete_job(self.job_id)
-            else:
-                del self._store.jobs[self.job_id]
-            self._version = version
-            self._commit(version, None, anew=True)
+            self._store.delete_job(self.job_id)
+            self._version = GONE_VERSION
+            self._commit(GONE_VERSION, None, anew=True)
         else:
             values = {"pause": {"paused": True}, "resume": {"paused": False}}.get(self.action, self.values)
             self._edit(job, {name: value for name, value in values.items() if getattr(job, name) != value})
@@ -110,12 +116,11 @@ class Call:
         if anew:
             if "expression" in values:
                 values["anchor_us"] = now
-            for name, value in values.items():
-                setattr(job, name, value)
-            values["next_run_us"] = None if job.paused else next_run(job, now)
+            after = replace(job, **values)
+            values["next_run_us"] = None if after.paused else next_run(after, now)
         else:
             waiting = [row.scheduled_us for row in self._store.rows(job.job_id) if row.state in OPEN and row.state != "running"
-                       and row.kind == "schedule" and row.attempt == 1]
+                       and row.kind == "schedule" and row.attempt == 1 and row.job_version >= job.plan_version]
             oldest = min(waiting, default=None)
             if oldest is not None and not job.paused and (job.next_run_us is None or oldest < job.next_run_us):
                 values["next_run_us"] = oldest                     # rule 7: the claim meets it
@@ -126,18 +131,29 @@ class Call:
         self._witness.add(Committed(self._witness.now_us(), self.number, version, plan, anew))
 
     def _tell(self) -> None:
-        if self.action in ("trigger", "resume") and not self._version:
+        if self.action == "cancel":
+            answer = self._queue.cancel(self._lane, self._execution_id, self.job_id, self._tenant)
+            if answer.state == "held" and answer.worker:
+                told = {"stop": self._execution_id, "token": answer.token, "why": "cancel"}
+                self._queue.wake_worker(answer.worker, [self._lane], json.dumps(told))
             return
-        self._queue.void(lane_of(self._tenant(), self._lanes), self.job_id, self._version)
+        if self._version:
+            self._queue.void(self._lane, self.job_id, self._version)
+            try:
+                self._wired.void_done([Void(self.job_id, self._tenant, self._version)])
+            except StoreUnavailable:
+                pass                                               # then a dispatcher tells Redis once more
+        self._queue.wake_dispatchers()
 
-    def _tenant(self) -> str:
-        job = self._store.jobs.get(self.job_id)
-        return job.tenant if job is not None else "default"
-
-    def _drawn_unbegun(self) -> bool:
-        copies = self._queue._target.lanes[0].copies.values() if 0 in self._queue._target.lanes else []
-        return any(copy.state == "r" and copy.job == self.job_id and copy.version < self._version and copy.begun != copy.token
-                   for copy in copies)
+    def _is_settled(self) -> bool:
+        """Say whether nothing of the old plan is drawn and not begun; False where nobody can know."""
+        if self.action == "cancel":
+            answer = self._queue.cancel(self._lane, self._execution_id, self.job_id, self._tenant)
+            return bool(answer.state != "held" or (answer.worker and answer.begun))
+        if not self._version:
+            return True
+        found = self._queue.deliveries_of(self._lane, self.job_id, self._version)
+        return found is not None and all(delivery.begun for delivery in found)
 
 
 def next_run(job: MemoryJob, now_us: int) -> int | None:
@@ -152,5 +168,5 @@ def plan_of(job: MemoryJob) -> Plan:
     """Return what the history needs to know of a job."""
     return Plan(
         job.schedule_kind, job.expression, job.timezone, job.anchor_us, job.start_us, job.end_us, 0, job.paused, job.tenant,
-        job.concurrency, getattr(job, "exclusion_group", ""), job.expires_after_seconds is not None,
+        job.concurrency, job.exclusion_group, job.expires_after_seconds is not None,
     )

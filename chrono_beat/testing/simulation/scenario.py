@@ -16,7 +16,7 @@ FAULTS_US = 50 * SECOND_US
 WARM_UP_US = 4 * SECOND_US
 
 NOT_YET: dict[str, str] = {
-    "cancel": "cancelling one execution",
+    "cancel": "x",
     "flush": "rules 5, 6 and 12, and the republishing audit",
     "failover": "rules 5, 6 and 12, and the republishing audit",
 }

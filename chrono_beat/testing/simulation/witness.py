@@ -22,6 +22,7 @@ from chrono_beat.core.records import (
     Start,
     Stop,
 )
+from chrono_beat.core.recovery import LostGrant, Renewed
 from chrono_beat.testing.clock import ManualClock
 from chrono_beat.testing.history import (
     Began,
@@ -126,7 +127,7 @@ class WitnessedQueue(MemoryQueueStore):
             self._witness.granted(delivery, worker, version, lease_us)
         return drawn
 
-    def renew(self, lane: int, worker: str, holds: Sequence[Hold], lease_us: int) -> Any:
+    def renew(self, lane: int, worker: str, holds: Sequence[Hold], lease_us: int) -> Renewed:
         """Renew, and keep track of the leases."""
         answer = super().renew(lane, worker, holds, lease_us)
         leases = self.lanes[lane].leases if lane in self.lanes else {}
@@ -147,6 +148,14 @@ class WitnessedQueue(MemoryQueueStore):
         """Reap; leases that have run out are written down first."""
         self._witness.expire()
         return super().reap(lane, cap, limit)
+
+    def bring_back(self, lane: int, worker: str, grants: Sequence[LostGrant], lease_us: int) -> list[str]:
+        """Bring grants back, and keep track of the leases."""
+        back = super().bring_back(lane, worker, grants, lease_us)
+        for grant in grants:
+            if grant.hold.execution_id in back:
+                self._witness.renewed(grant.hold, lease_us)
+        return back
 
     def tend_locks(self, lane: int, limit: int) -> list[Stop]:
         """Tend the locks, and write down whose lease was withdrawn."""

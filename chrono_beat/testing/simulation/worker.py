@@ -21,10 +21,12 @@ from chrono_beat.core.records import (
     RAN_REVOKED,
     RAN_SUPERSEDED,
     RAN_TIMEOUT,
+    REFUSED,
     Delivery,
     Hold,
     Settlement,
 )
+from chrono_beat.core.recovery import LostGrant
 from chrono_beat.testing.simulation.engine import NEVER_US, HostClock, Process, Task
 from chrono_beat.testing.simulation.witness import Witness
 
@@ -106,7 +108,7 @@ class Worker:
     def __post_init__(self) -> None:
         self.lease_us = round(self.config.lease_ttl * 1_000_000)
         self.identity = f"{self.name}#1"
-        self._known_generation: Any = ""
+        self._known_generation = ""
 
     def process(self) -> Process:
         """Return the process: three loops, as in the real one, and what becomes of its bodies at its death."""
@@ -164,7 +166,7 @@ class Worker:
                 self.queue.store_retry(0, held.hold, {"countdown_us": 2_000_000})
             elif settlement is not None:
                 word, = self.queue.settle(0, self.identity, [settlement])
-                if word != "refused" and settlement.result != RAN_LOST:
+                if word != REFUSED and settlement.result != RAN_LOST:
                     self.kept[held.hold] = settlement              # rule 6
             self.todo.pop(0)
             if kind in ("settle", "give_back", "forget"):
@@ -194,12 +196,9 @@ class Worker:
 
     def _renew(self, holds: Sequence[Hold]) -> None:
         answer = self.queue.renew(0, self.identity, holds, self.lease_us)
-        lost = answer.lost if hasattr(answer, "lost") else answer
         for held in list(self.held.values()):
-            if held.delivery.execution_id in lost and held.hold in holds:
+            if held.delivery.execution_id in answer.lost and held.hold in holds:
                 self._lose(held)
-        if not hasattr(answer, "lost"):
-            return
         if not answer.expires_us:
             raise QueueUnavailable("the lane has no generation")
         for held in self.held.values():
@@ -211,10 +210,7 @@ class Worker:
         """Rule 5: tell a lane that has lost its memory what this worker has of it."""
         if not helds:
             return
-        from chrono_beat.core import records
-
-        grants = [records.LostGrant(held.hold, held.lease_expires_us, held.delivery.grant)  # type: ignore[attr-defined]
-                  for held in helds]
+        grants = [LostGrant(held.hold, held.lease_expires_us, held.delivery.grant) for held in helds]
         back = set(self.queue.bring_back(0, self.identity, grants, self.lease_us))
         begun = [held.hold for held in helds if held.begun and not held.over and held.delivery.execution_id in back]
         if begun:
@@ -222,8 +218,25 @@ class Worker:
 
     def _ask_recorded(self) -> None:
         """Rule 6: let go of outcomes that are recorded, settle again what the lane has lost."""
-        if not hasattr(self.queue, "recorded"):
-            return
+        parts: list[dict[str, Settlement]] = []
+        for settlement in self.kept.values():
+            if not parts or settlement.hold.execution_id in parts[-1]:
+                parts.append({})
+            parts[-1][settlement.hold.execution_id] = settlement
+        now = self._known_generation
+        for part in parts:
+            answer = self.queue.recorded(0, self._known_generation, [settlement.hold for settlement in part.values()])
+            if not answer.generation:
+                return
+            now = answer.generation
+            for execution_id in answer.done:
+                self.kept.pop(part[execution_id].hold, None)
+            again = list(part.values()) if now != self._known_generation else [part[id_] for id_ in answer.gone]
+            if again:
+                for settlement, word in zip(again, self.queue.settle(0, self.identity, again), strict=True):
+                    if word == REFUSED:
+                        self.kept.pop(settlement.hold, None)
+        self._known_generation = now
 
     # -- bodies -----------------------------------------------------------------------------------------------------
 
