@@ -116,8 +116,8 @@ def judge(site, load, faults, until, drained):
 
     rows = site.sql("SELECT * FROM chrono_execution ORDER BY due_at")     # first: what has ended by then has its lines
     lines, events = site.told()
-    # What is to come is left out, and an attempt that a failure has made is not.
-    rows = [row for row in rows if row["due_at"].timestamp() <= until or row["kind"] == "retry"]
+    # What is to come is left out, and attempts that failures have made are not.
+    rows = [row for row in rows if row["scheduled_at"].timestamp() <= until]
     known = {row["id"] for row in rows}
     seen = witnesses.Evidence(
         jobs=load.all_jobs(site.sql("SELECT * FROM chrono_job")), calls=load.calls, faults=faults.done, rows=rows,

@@ -1,4 +1,4 @@
-"""A fault between any two statements: all or nothing is visible, the caller is told, and the next call works."""
+"""R106: a fault between any two statements: all or nothing is visible, the caller is told, and the next call works."""
 from __future__ import annotations
 
 from datetime import datetime

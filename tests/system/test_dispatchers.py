@@ -41,6 +41,7 @@ def test_members_share_the_partitions_and_a_third_takes_its_share(site):
 
 
 def test_a_killed_one_is_replaced_within_its_lease_and_all_overdue_is_found(site):
+    """R104, R112: it dies with claims committed and nothing published, three seconds before they are due."""
     victim, other = site.dispatchers(2)
     jobs = [*site.intervals(2, 2, 3), *site.one_offs(in_seconds(8), 20)]
     time.sleep(5)
@@ -57,6 +58,7 @@ def test_a_killed_one_is_replaced_within_its_lease_and_all_overdue_is_found(site
 
 
 def test_one_that_is_asked_to_end_hands_over_without_a_gap(site):
+    """R104, by TERM."""
     leaver, other = site.dispatchers(2)
     jobs = [*site.intervals(2, 2, 3), *site.one_offs(in_seconds(7), 20)]
     time.sleep(5)
@@ -73,9 +75,10 @@ def test_one_that_is_asked_to_end_hands_over_without_a_gap(site):
 
 
 def test_one_that_was_paused_for_longer_than_its_lease_does_no_harm_when_it_wakes(site):
-    """It holds claimed occurrences in memory, and for all it knows the time of its lease has not passed."""
+    """R098, R107: it holds claimed occurrences in memory, and for all it knows the time of its lease has not passed; the
+    pause is three leases long, in place of ninety seconds."""
     sleeper, other = site.dispatchers(2)
-    jobs = [*site.intervals(2, 2, 3), *site.one_offs(in_seconds(10), 20)]
+    jobs = [*site.intervals(2, 2, 3), *site.one_offs(in_seconds(10), 50)]
     time.sleep(3)
 
     sleeper.signal(signal.SIGSTOP)
@@ -100,6 +103,7 @@ def test_one_that_was_paused_for_longer_than_its_lease_does_no_harm_when_it_wake
 
 
 def test_a_thousand_at_one_instant_run_beside_rows_that_make_no_sense(site):
+    """R118, with twice its second for a machine that has more to do."""
     site.dispatchers(2)
     jobs = site.one_offs_by_sql(in_seconds(12), 1000)
     due = jobs[0].first

@@ -2,6 +2,7 @@
 import signal
 import time
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -9,8 +10,9 @@ from tests.system.systemkit import Site, eventually, longest
 
 pytestmark = [pytest.mark.system, pytest.mark.redis, pytest.mark.postgres, pytest.mark.celery, pytest.mark.timeout(240)]
 
-LEASE_SECONDS = 4.0
+LEASE_SECONDS = 3.0
 PAUSE_SECONDS = 3 * LEASE_SECONDS + 1
+KILL_EVERY_SECONDS = 2.5
 ROLES = "dispatch,record,audit,keep"
 
 
@@ -75,22 +77,25 @@ def test_inv06_a_worker_and_a_reaper_may_stand_still_for_three_leases(site):
     assert refused
 
 
-def test_r109_five_dispatchers_of_which_one_after_the_other_dies_make_exactly_what_the_schedules_say(site):
-    """R109 in miniature: 20 jobs each second for half a minute, a kill each four seconds."""
+def test_r082_r109_five_dispatchers_of_which_one_after_the_other_dies_make_exactly_what_the_schedules_say(site):
+    """In miniature: 20 jobs each second for a quarter of a minute and a one-off each second beside them, a kill each 2.5 s.
+    So one-offs are followed by a kill after 1, 2 and 5 s, too."""
     site.start_worker("prefork", 4).says(" ready.")
     five = site.dispatchers(5)
     jobs = site.intervals(*[1] * 20)
-    time.sleep(2)
+    soon = datetime.now(UTC).replace(microsecond=0)
+    for second in range(2, 16):
+        jobs += site.one_offs(soon + timedelta(seconds=second), 1)
 
     for victim in five:
+        time.sleep(KILL_EVERY_SECONDS)
         victim.kill()
         site.start_dispatcher()
-        time.sleep(4)
     site.shared_by(site.named("dispatcher"), 20)
 
     verdict = site.finish(jobs, 60)
     print(f"{len(verdict)} executions, five dispatchers killed; longest lateness {longest(verdict):.2f} s")
-    assert len(verdict) >= 20 * 20
+    assert len(verdict) > 20 * 5 * KILL_EVERY_SECONDS
 
 
 def worker_of(line):
