@@ -168,6 +168,11 @@ def jobs() -> Any:
     return _above("jobs")
 
 
+def dead_letters() -> Any:
+    """Return the functions on dead letters, :mod:`chrono_beat_django.dead_letters`."""
+    return _above("dead_letters")
+
+
 def sync(app: Any, *, actor: str = "sync", prune: bool = True) -> Any:
     """Bring the jobs that the code declares into the database; see :func:`chrono_beat_django.sync.sync`."""
     return _above("sync").sync(app, actor=actor, prune=prune)

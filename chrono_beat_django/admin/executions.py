@@ -2,17 +2,19 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.timezone import now
 
-from chrono_beat.core import ids
+from chrono_beat.core import ids, lifecycle
+from chrono_beat_django import dead_letters
 from chrono_beat_django.admin.instants import EMPTY, in_utc
 from chrono_beat_django.admin.pages import (
     DefaultFilter,
@@ -25,6 +27,7 @@ from chrono_beat_django.admin.pages import (
 from chrono_beat_django.models import Execution
 
 RECENT = timedelta(days=1)
+MOST_MESSAGES = 20
 
 
 class PeriodFilter(DefaultFilter):
@@ -40,7 +43,7 @@ class PeriodFilter(DefaultFilter):
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], *args: Any) -> None:
         super().__init__(request, params, *args)
-        self._of_jobs = bool(request.GET.get("q", "").strip() or request.GET.get("job_id"))
+        self._of_jobs = bool(request.GET.get("q", "").strip() or request.GET.get("job_id") or request.GET.get("letters"))
         self._idle = False
 
     def chosen(self) -> str:
@@ -54,18 +57,37 @@ class PeriodFilter(DefaultFilter):
         return queryset.filter(scheduled_at__gte=now() - timedelta(days=days)) if days else queryset
 
 
+class LetterFilter(admin.SimpleListFilter):
+    """Executions that failed for good."""
+
+    title = "dead letters"
+    parameter_name = "letters"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> tuple[tuple[str, str], ...]:
+        """Offer those that wait for somebody, and those that have been seen to."""
+        return (("open", "Not handled"), ("handled", "Replayed or discarded"))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Narrow the list."""
+        letters = queryset.filter(state=lifecycle.DEAD)
+        if self.value() == "open":
+            return letters.filter(handled_at__isnull=True)
+        return letters.filter(handled_at__isnull=False) if self.value() == "handled" else queryset
+
+
 @admin.register(Execution)
 class ExecutionPage(ReadOnlyPage):
     """One attempt at an occurrence each, the latest first."""
 
     list_display = ("job", "kind", "outcome", "scheduled", "lateness", "took", "attempt", "deliveries", "worker")
-    list_filter = (PeriodFilter, "state", "kind", TenantFilter)
+    actions = ("replay_letters", "discard_letters")
+    list_filter = (PeriodFilter, LetterFilter, "state", "kind", TenantFilter)
     search_fields = ("job_name",)
     search_help_text = "Beginning of a job's name, tenant/name, a job's id, or an execution's id."
     ordering = ("-scheduled_at", "-attempt")
     long_columns = ("args", "kwargs", "error", "result")
     fieldsets = (
-        (None, {"fields": ("id", "job_link", "kind", "outcome", "error_text", "worker")}),
+        (None, {"fields": ("id", "job_link", "kind", "outcome", "handled", "error_text", "worker")}),
         ("When", {"fields": ("scheduled", "due", "published", "started", "finished", "lateness", "publish_lateness", "took",
                              "cancel_requested")}),
         ("Counts", {"fields": ("attempt", "retries", "deliveries", "missed")}),
@@ -94,6 +116,40 @@ class ExecutionPage(ReadOnlyPage):
     def outcome(self, execution: Execution) -> str:
         """Return the state and, where there is one, its reason."""
         return f"{execution.state}: {execution.reason}" if execution.reason else execution.state
+
+    @admin.display(description="handled")
+    def handled(self, execution: Execution) -> str:
+        """Return what became of a dead letter."""
+        return f"{execution.handled_as}, {in_utc(execution.handled_at)}" if execution.handled_at else EMPTY
+
+    def has_handle_permission(self, request: HttpRequest) -> bool:
+        """Say whether the user may replay and discard; nobody changes an execution otherwise."""
+        return bool(request.user.has_perm("chrono_beat.change_execution"))
+
+    @admin.action(description="Replay selected dead letters", permissions=["handle"])
+    def replay_letters(self, request: HttpRequest, queryset: QuerySet[Execution]) -> None:
+        """Run their occurrences again."""
+        self._handle(request, queryset, dead_letters.replay_all, "to be run again")
+
+    @admin.action(description="Discard selected dead letters", permissions=["handle"])
+    def discard_letters(self, request: HttpRequest, queryset: QuerySet[Execution]) -> None:
+        """Put them aside; they stay in the history."""
+        self._handle(request, queryset, dead_letters.discard_all, "discarded")
+
+    def _handle(
+        self, request: HttpRequest, queryset: QuerySet[Execution], deed: Callable[..., dead_letters.Handled], done: str,
+    ) -> None:
+        handled = deed(queryset.values_list("id", flat=True), actor=request.user.get_username())
+        if count := len(handled.executions):
+            self.message_user(request, f"{count:,} dead letter{'s' if count > 1 else ''}: {done}.", messages.SUCCESS)
+        for _, why in handled.refused[:MOST_MESSAGES]:
+            self.message_user(request, f"{why}.", messages.ERROR)
+        if len(handled.refused) > MOST_MESSAGES:
+            more = len(handled.refused) - MOST_MESSAGES
+            self.message_user(request, f"{more:,} more were refused likewise.", messages.ERROR)
+        if handled.more:
+            self.message_user(request, f"An action takes {dead_letters.DEFAULT_LIMIT:,} at most; repeat it for the rest.",
+                              messages.WARNING)
 
     @admin.display(description="lateness")
     def lateness(self, execution: Execution) -> str:

@@ -57,7 +57,7 @@ class StateFilter(DefaultFilter):
 class JobActions(Page):
     """Pausing, resuming, running and deleting: each job by itself, so that one that is refused stops no other."""
 
-    actions = ("pause_jobs", "resume_jobs", "trigger_jobs", "delete_selected")
+    actions = ("pause_jobs", "resume_jobs", "resume_jobs_and_catch_up", "trigger_jobs", "delete_selected")
 
     @admin.action(description="Pause selected jobs", permissions=["change"])
     def pause_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
@@ -71,8 +71,16 @@ class JobActions(Page):
     @admin.action(description="Resume selected jobs from now on", permissions=["change"])
     def resume_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         """Fire them again from now on; what fell into the pause is not made up for."""
+        self._resume(request, queryset, None)
+
+    @admin.action(description="Resume selected jobs, and run the latest that each missed", permissions=["change"])
+    def resume_jobs_and_catch_up(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        """Fire them again, and run the newest occurrence that fell into the pause of each."""
+        self._resume(request, queryset, "latest")
+
+    def _resume(self, request: HttpRequest, queryset: QuerySet[Job], missed: str | None) -> None:
         def resume(job: Job) -> str:
-            resumed = jobs.resume(job, actor=_actor(request))
+            resumed = jobs.resume(job, missed=missed, actor=_actor(request))
             return f"resumed, next run {in_zone(resumed.next_run_at, resumed.timezone)}"
 
         self._each(request, queryset, resume)

@@ -206,3 +206,40 @@ def test_sync_reports_what_it_did(run):
     told = json.loads(run("sync", "--json"))
 
     assert {"created", "updated", "unchanged", "paused"} <= told.keys()
+
+
+def test_a_resume_may_look_back(run, nightly):
+    run("jobs", "pause", "nightly")
+    Job.objects.update(paused_at="2026-01-01T00:00:00Z")
+
+    run("jobs", "resume", "nightly", "--missed", "all", "--limit", "3")
+
+    assert [row.kind for row in Execution.objects.all()] == ["backfill"] * 3
+    run("jobs", "resume", "nightly", "--missed", "some", status=2)
+
+
+def test_backfill_says_what_it_did_and_from_where_to_go_on(run, nightly):
+    line = ["jobs", "backfill", "nightly", "2025-01-01T00:00Z", "2025-01-11T00:00Z", "--limit", "4"]
+
+    assert run(*line) == ("4 runs of default/nightly to be made up for, 0 were there already\n"
+                          "6 are left out; go on from 2025-01-05T02:30:00Z\n")
+    assert json.loads(run(*line, "--json")) == {
+        "created": 0, "existing": 4, "left_out": 6, "go_on_from": "2025-01-05T02:30:00Z", "end": "2025-01-11T00:00:00Z"}
+    assert "Error: start: " in run("jobs", "backfill", "nightly", "2025-01-01", "2025-01-11T00:00Z", status=2)
+
+
+def test_dead_letters_are_listed_replayed_and_discarded(run, nightly):
+    for _ in range(3):
+        run("jobs", "trigger", "nightly")
+    Execution.objects.update(state="dead", reason="error", error="ValueError: no card\n…", finished_at="2026-01-01T00:00:00Z")
+    first, second, third = Execution.objects.order_by("scheduled_at")
+
+    assert "ValueError: no card" in run("dead", "list", "--older", "1d")
+    assert len(json.loads(run("dead", "list", "--json", "--tenant", "default", "--job", "nightly"))) == 3
+    assert f"to be run now as {first.id[:-1]}2" in run("dead", "replay", first.id)
+    assert "was replayed at" in run("dead", "discard", first.id, status=2)
+    out = run("dead", "discard", "--all", "--reason", "error", "--limit", "1")
+    assert "discarded" in out and "repeat the command for the rest" in out
+    assert len(json.loads(run("dead", "list", "--json"))) == 1
+    assert "Error: ids: " in run("dead", "replay", status=2)
+    assert "Error: tenant: " in run("dead", "list", "--job", "nightly", status=2)

@@ -529,6 +529,12 @@ def test_jobs_are_paused_resumed_and_run_from_the_list(ada, queue):
     resumed = act(ada, "resume_jobs", first)
     assert told(resumed) == ["acme/a: resumed, next run Thu 2026-01-08 03:00:00 UTC."]
 
+    Job.objects.filter(id=second.id).update(paused_at=NOON - timedelta(days=3))
+    caught_up = act(ada, "resume_jobs_and_catch_up", second)
+    assert told(caught_up) == ["acme/b: resumed, next run Thu 2026-01-08 03:00:00 UTC."]
+    assert [(row.kind, row.scheduled_at) for row in Execution.objects.all()] == [("backfill", at(2026, 1, 7, 3))]
+    Execution.objects.all().delete()
+
     run = act(ada, "trigger_jobs", second)
     execution = Execution.objects.get()
     assert told(run) == [f"acme/b: to be run now as execution {execution.id}."]
@@ -602,7 +608,7 @@ def test_who_may_only_look_sees_and_changes_nothing(client):
     assert looker.get(ADD).status_code == 403
     assert looker.post(page_of(job), {"name": "x"}).status_code == 403
     assert looker.post(reverse("admin:chrono_beat_job_delete", args=[job.pk]), {"post": "yes"}).status_code == 403
-    for action in ("pause_jobs", "resume_jobs", "trigger_jobs", "delete_selected"):
+    for action in ("pause_jobs", "resume_jobs", "resume_jobs_and_catch_up", "trigger_jobs", "delete_selected"):
         act(looker, action, job)
 
     assert (Job.objects.get().version, Execution.objects.count()) == (1, 0)

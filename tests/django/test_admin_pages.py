@@ -247,3 +247,56 @@ def test_who_may_only_look_at_tenants_changes_none(client):
     assert client.post(page_of("acme"), {"weight": "9"}).status_code == 403
     assert client.post(reverse("admin:chrono_beat_tenant_delete", args=["acme"]), {"post": "yes"}).status_code == 403
     assert client.get(EXECUTIONS).status_code == 403
+
+
+# -- dead letters -----------------------------------------------------------------------------------------------------
+
+def letter(job, hour, **values):
+    at = now() - timedelta(days=3, hours=hour)
+    return Execution.objects.create(**{
+        "id": ids.execution_id(str(job.id), ids.to_us(at), 1), "job_id": job.id, "tenant": job.tenant, "job_name": job.name,
+        "scheduled_at": at, "due_at": at, "first_due_at": at, "finished_at": at, "state": "dead", "reason": "error"} | values)
+
+
+def handle(client, action, *letters, which="open"):
+    data = {"action": action, "_selected_action": [each.pk for each in letters]}
+    return client.post(f"{EXECUTIONS}?letters={which}", data, follow=True)
+
+
+def test_dead_letters_are_found_whatever_their_age_replayed_and_discarded(ada):
+    job = create()
+    first, second = letter(job, 1), letter(job, 2)
+    letter(job, 3, state="succeeded", reason="")
+    seen = letter(job, 4, handled_at=now(), handled_as="discarded")
+
+    def listed(which):
+        return [row.pk for row in ada.get(EXECUTIONS, {"letters": which}).context["cl"].result_list]
+
+    assert listed("open") == [first.pk, second.pk] and listed("handled") == [seen.pk]
+
+    assert told(handle(ada, "replay_letters", first)) == ["1 dead letter: to be run again."]
+    assert told(handle(ada, "discard_letters", second)) == ["1 dead letter: discarded."]
+    [refused] = told(handle(ada, "replay_letters", first, which="handled"))
+
+    assert "was replayed at" in refused
+    assert Execution.objects.get(kind="replay").scheduled_at == first.scheduled_at
+    assert [(event.action, event.actor) for event in JobEvent.objects.order_by("id")][1:] == [
+        ("replay", "ada"), ("discard", "ada")]
+    page = ada.get(reverse("admin:chrono_beat_execution_change", args=[first.pk])).content.decode()
+    assert "replayed, " in page and listed("open") == []
+
+
+def test_only_who_may_change_executions_handles_dead_letters(client):
+    dead = letter(create(), 1)
+    user = User.objects.create_user("bob", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_execution"))
+    client.force_login(user)
+
+    handle(client, "replay_letters", dead)
+    assert not Execution.objects.filter(kind="replay").exists()
+    user.user_permissions.add(Permission.objects.get(codename="change_execution"))
+    handle(client, "replay_letters", dead)
+
+    assert Execution.objects.filter(kind="replay").exists()
+    assert client.get(f"{EXECUTIONS}{quote(dead.pk)}/change/").status_code == 200
+    assert "_save" not in client.get(f"{EXECUTIONS}{quote(dead.pk)}/change/").content.decode()

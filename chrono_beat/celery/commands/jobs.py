@@ -1,4 +1,4 @@
-"""``chrono jobs …``: list, show, create, pause, resume, trigger, delete, preview."""
+"""``chrono jobs …``: list, show, create, pause, resume, trigger, backfill, delete, preview."""
 from __future__ import annotations
 
 import functools
@@ -184,11 +184,6 @@ def _pause(functions: Any, job: Any) -> str:
     return f"paused {job}"
 
 
-def _resume(functions: Any, job: Any) -> str:
-    resumed = functions.resume(job, actor=ACTOR)
-    return f"resumed {job}, next run {next_run(resumed) or 'none'}"
-
-
 def _trigger(functions: Any, job: Any) -> str:
     return f"triggered {job}: {functions.trigger(job, actor=ACTOR).id}"
 
@@ -199,9 +194,45 @@ def _delete(functions: Any, job: Any) -> str:
 
 
 acting("pause", "Stop firing a job until it is resumed.", _pause)
-acting("resume", "Fire a paused job again from now on.", _resume)
 acting("trigger", "Run a job now, beside its schedule.", _trigger)
 acting("delete", "Remove a job; its history stays.", _delete)
+
+
+@jobs.command()
+@click.argument("name")
+@tenant_option
+@click.option("--missed", default=None, help='What fell into the pause: "latest" or "all". Default: nothing.')
+@click.option("--limit", default=1_000, show_default=True, type=int, help="How many --missed all runs, the newest ones.")
+@click.pass_context
+@command
+def resume(context: click.Context, name: str, tenant: str | None, missed: str | None, limit: int) -> None:
+    """Fire a paused job again from now on."""
+    job = facade(context).resume(find(context, tenant, name), missed=missed, limit=limit, actor=ACTOR)
+    click.echo(f"resumed {job}, next run {next_run(job) or 'none'}")
+
+
+@jobs.command()
+@click.argument("name")
+@click.argument("start")
+@click.argument("end")
+@tenant_option
+@click.option("--limit", default=1_000, show_default=True, type=int, help="Instants to look at, the oldest ones.")
+@click.option("--pace", default=None, help="Between two due times: 90s, 5m, 2h. Default: all are due now.")
+@machine_option
+@click.pass_context
+@command
+def backfill(
+    context: click.Context, name: str, start: str, end: str, tenant: str | None, limit: int, pace: str | None, machine: bool,
+) -> None:
+    """Run what the schedule named from START to before END (2026-01-01T00:00Z); repeating it adds nothing."""
+    job = find(context, tenant, name)
+    done = facade(context).backfill(job, start, end, limit=limit, pace=seconds(pace, "pace"), actor=ACTOR)
+    if machine:
+        click.echo(as_json(done._asdict()))
+        return
+    click.echo(f"{done.created:,} runs of {job} to be made up for, {done.existing:,} were there already")
+    if done.go_on_from is not None:
+        click.echo(f"{done.left_out:,} are left out; go on from {done.go_on_from:%Y-%m-%dT%H:%M:%SZ}")
 
 
 @jobs.command()
