@@ -36,6 +36,7 @@ steps = st.one_of(
     st.tuples(st.just("end_parked"), st.sampled_from((0, 30))),
     st.tuples(st.just("pass"), st.sampled_from((1, 20, 61))),
     st.tuples(st.sampled_from(("reap", "tend", "acknowledge", "recover"))),
+    st.tuples(st.sampled_from(("cancel", "redraw")), small),
     st.tuples(st.sampled_from(("void", "end_voided")), st.sampled_from(JOBS), st.integers(1, 3)),
     st.tuples(st.just("limit"), st.sampled_from(TENANTS), st.integers(1, 4), st.sampled_from((0, 1, 3, 20)),
               st.booleans()),
@@ -137,6 +138,19 @@ class Course:
 
     def recover(self):
         return self.store.recover(LANE, "w1", [d.execution_id for d, w in self.held[::2] if w == "w1"])
+
+    def cancel(self, index):
+        if self.published:
+            item = self.published[index % len(self.published)]
+            return self.store.cancel(LANE, item.execution_id, item.job_id, item.tenant)
+
+    def redraw(self, index):
+        if self.held:
+            delivery, worker = self.pick(index)
+            again = self.store.redraw(LANE, worker, hold(delivery), LEASE)
+            if again is not None:
+                self.held.append((again, worker))
+            return again and again.token
 
     def void(self, job, version):
         self.store.void(LANE, job, version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 
 from chrono_beat.core.records import Settlement, Stop
+from chrono_beat.core.recovery import LostGrant
 from tests.contract.queues import GENERATION, LANE, LEASE, SECOND, hold, queue_bench
 
 bench = pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])(queue_bench)
@@ -90,6 +91,19 @@ def test_inv06_r155_after_the_grace_the_lease_is_withdrawn_and_the_old_result_is
     bench.record()
     bench.advance(61 * SECOND)
     assert bench.leftovers() == []
+
+
+def test_a_further_occurrence_does_not_prolong_the_grace(bench):
+    bench.publish(replacing(bench, 1))
+    bench.one()
+    bench.publish(replacing(bench, 2))
+    bench.advance(20 * SECOND)
+
+    assert sent(bench, replacing(bench, 3)) == (["waiting"], [])
+    bench.advance(10 * SECOND)
+
+    assert [stop.withdrawn for stop in tend(bench)] == [True]
+    assert bench.ids() == [replacing(bench, 3).execution_id]
 
 
 def test_one_that_was_told_to_stop_and_succeeds_has_succeeded(bench):
@@ -361,6 +375,19 @@ def test_replacing_one_that_waits_for_its_group_takes_its_place_at_the_end(bench
     assert order == ["a", "c", "b"]
 
 
+def test_replacing_one_that_has_its_group_hands_the_group_on(bench):
+    first, second = (grouped(bench, "b", n, concurrency="replace") for n in (1, 2))
+    bench.publish(first, grouped(bench, "c"))
+
+    assert sent(bench, second) == (["waiting"], [])
+
+    order = []
+    while drawn := bench.draw():
+        order += [d.execution_id for d in drawn]
+        bench.settle(*drawn)
+    assert order == [grouped(bench, "c").execution_id, second.execution_id]
+
+
 def test_rule07_a_newer_version_with_another_group_leaves_the_old_ones_locks(bench):
     """Holding its group and waiting for its job would close a circle."""
     bench.publish(grouped(bench, "a", concurrency="allow"), grouped(bench, "b"))
@@ -396,6 +423,29 @@ def test_inv04_a_deleted_lock_or_list_strands_nobody(bench):
         order += [d.job_id for d in drawn]
         bench.settle(*drawn)
     assert order == ["b", "c"]
+
+
+def test_rule05_a_grant_that_is_brought_back_has_its_locks_again(bench):
+    """Its job's and its group's, and that of its job's backfills."""
+    past = [bench.item("c", n, kind="backfill") for n in (1, 2)]
+    bench.publish(grouped(bench, "a", 1), past[0])
+    drawn = bench.draw()
+    waiting = grouped(bench, "b", 1)
+    bench.publish(waiting)
+    bench.flush()
+    bench.store.open_lane(LANE, GENERATION + 1, "second", LEASE)
+
+    grants = [LostGrant(hold(d), d.lease_expires_us, d.grant) for d in drawn]
+    assert len(bench.store.bring_back(LANE, "w1", grants, 2 * LEASE)) == 2
+    bench.advance(LEASE)
+
+    later = grouped(bench, "a", 2, due_us=bench.now())
+    replies = bench.publish(waiting, later, past[1], bench.item("c", 3), generation=GENERATION + 1)
+    assert replies == ["waiting", "skipped", "waiting", "published"]
+    for delivery in drawn:
+        bench.settle(delivery)
+    assert {d.execution_id for d in bench.draw()} == {
+        waiting.execution_id, past[1].execution_id, bench.item("c", 3).execution_id}
 
 
 def test_end_voided_voids_also_what_it_finds_held(bench):
