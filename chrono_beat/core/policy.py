@@ -346,7 +346,7 @@ def decide_end(
         if outcome.event == RAN_SUPERSEDED and outcome.detail.get("unknown"):
             state, reason = lifecycle.DEAD, "unknown"          # rule 12: it may have run before Redis' memory was lost
         named = outcome.event == "cancelled"                   # then whatever version it has
-        return _ending(outcome, state, reason, None if named else outcome.version), None, None
+        return _ending(outcome, state, reason, None if named else outcome.version), None, _forgotten_start(outcome)
     if outcome.event not in NEEDS_ROW:
         raise ValueError(f"no such event: {outcome.event[:40]!r}")
     if execution is None:
@@ -362,7 +362,19 @@ def decide_end(
         return _ending(outcome, lifecycle.CANCELLED, reason, execution.version), None, None
     attempt = _next_attempt(execution, outcome, now_us, random)
     state = lifecycle.DEAD if attempt is None else lifecycle.FAILED
-    return _ending(outcome, state, _FAILURES[outcome.event], None), attempt, None
+    return _ending(outcome, state, _FAILURES[outcome.event], None), attempt, _forgotten_start(outcome)
+
+
+def _forgotten_start(outcome: Outcome) -> Start | None:
+    """Return the start of a delivery that its lane has forgotten, and with it perhaps that it had started.
+
+    Such an outcome has no tenant. The instant is the latest possible one; what was recorded before stays.
+    """
+    if outcome.tenant or outcome.event not in (RAN_OK, *_FAILURES):
+        return None
+    runtime_ms = outcome.detail.get("runtime_ms")
+    ran_us = round(runtime_ms * 1000) if isinstance(runtime_ms, (int, float)) else 0
+    return Start(outcome.execution_id, outcome.at_us - ran_us, outcome.worker, outcome.deliveries)
 
 
 def needs_row(outcome: Outcome) -> bool:

@@ -51,9 +51,9 @@ def synchronise(subject: str = "") -> str:
 
 
 @shared_task(name="shop.slow")
-def slow(subject: str = "") -> str:
+def slow(subject: str = "", seconds: float = 2.0) -> str:
     log_start()
-    time.sleep(2)
+    time.sleep(seconds)
     return f"{subject} took its time"
 
 

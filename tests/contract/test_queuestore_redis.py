@@ -15,7 +15,7 @@ from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.records import Hold, Settlement, WorkerReport
 from chrono_beat.redis.keys import GLOBAL_KEYS, LANE_KEYS
 from chrono_beat.redis.queue import RedisQueueStore
-from tests.contract.queues import FAR, LANE, LEASE, SECOND, RedisBench, hold
+from tests.contract.queues import DAY, FAR, GENERATION, LANE, LEASE, SECOND, RedisBench, hold
 
 pytestmark = pytest.mark.redis
 
@@ -366,3 +366,73 @@ def test_inv09_r152_two_dispatchers_at_the_same_moment_never_make_two_of_a_job_a
     pairs = {tuple(pair) for pair in zip(*replies, strict=True)}
     assert pairs <= {("published", "skipped"), ("skipped", "published")}
     assert len({d.execution_id for d in drawn}) == rounds
+
+
+@pytest.mark.parametrize("phase", ["queued", "running", "given back", "waiting", "settled"])
+@pytest.mark.parametrize("kind", [
+    "s", "places", "ready", "capped", "held", "floor", "front", "lock", "lockwait", "x", "run", "own", "lease", "ends", "out",
+    "reader", "wake", "tenant",
+])
+def test_inv04_whichever_key_is_deleted_each_execution_ends_once(bench, kind, phase):
+    """Only what lacks is published again, as the audit does; a key a time, while executions are in every state."""
+    bench.limit(max_running=3)
+    items = [bench.item(n, expires_us=bench.now() + 100 * DAY) for n in ("a1", "a2", "a3", "a4", "a5")]
+    waiter = bench.item("a1", 2, attempt=2, kind="retry", expires_us=bench.now() + 100 * DAY)
+    bench.publish(*items, *([waiter] if phase == "waiting" else []))
+    rows = {item.execution_id: item for item in (*items, *([waiter] if phase == "waiting" else []))}
+    drawn = bench.draw(5) if phase != "queued" else []
+    if phase == "given back":
+        bench.store.give_back(LANE, "w1", [hold(d) for d in drawn])
+        drawn = []
+    if phase == "settled":
+        for delivery in drawn:
+            bench.settle(delivery)
+    victims = [name for name in bench.names() if name.split(":")[0] == kind]
+    if kind == "x":
+        victims = victims[:1]                                # one record; without any of them it is another generation
+    for name in victims:
+        bench.client.delete(bench.key(name))
+
+    ended = []
+    for turn in range(20):
+        lost = bench.store.lacking(LANE, GENERATION, list(rows))
+        bench.publish(*(rows[key] for key in lost))
+        if turn == 2:
+            for delivery in drawn:                           # bodies end meanwhile
+                bench.settle(delivery)
+        for delivery in bench.draw(3, "w2"):
+            assert bench.settle(delivery, worker="w2") == "settled"
+        for outcome in bench.record():
+            if outcome.event != "started" and rows.pop(outcome.execution_id, None):
+                ended.append(outcome.execution_id)
+        bench.advance(10 * SECOND)
+        bench.store.reap(LANE, 10, 100)
+        if not rows:
+            break
+
+    assert not rows, (rows.keys(), bench.names())
+    assert len(set(ended)) == len(ended)
+    bench.advance(LEASE + SECOND)
+    bench.store.reap(LANE, 10, 100)
+    bench.draw(3)
+    bench.advance(DAY)
+    # Of a record that was deleted nobody knows where its entry stood: that stays until the next generation.
+    assert kind == "x" or not [name for name in bench.leftovers() if not name.startswith("x:")]
+
+
+def test_inv04_scripts_that_the_server_forgot_are_loaded_again(bench):
+    """SCRIPT FLUSH, a restart, a failover: nothing of a call has run that is answered NOSCRIPT."""
+    bench.publish(bench.item("a"))
+    delivery = bench.one()
+    for call in (
+        lambda: bench.store.lacking(LANE, GENERATION, [delivery.execution_id]),
+        lambda: bench.store.renew(LANE, "w1", [hold(delivery)], LEASE),
+        lambda: bench.store.recorded(LANE, str(GENERATION), [hold(delivery)]),
+        lambda: bench.store.bring_back(LANE, "w1", [], LEASE),
+        lambda: bench.settle(delivery),
+        lambda: bench.publish(bench.item("b")),
+        lambda: bench.draw(),
+    ):
+        bench.client.script_flush()
+        call()
+    assert [event for event, _ in bench.events()] == ["succeeded"]

@@ -266,3 +266,14 @@ def test_rule12_leaves_a_row_that_a_newer_plan_has_taken_over():
 def test_a_cancel_ends_a_row_of_any_version_while_the_lane_remembers():
     assert decide("cancelled", version=GONE_VERSION) == (
         Ending(ID, "cancelled", "", AT, "w1", 2, "", None, 4, 2), None, None)
+
+
+def test_an_outcome_of_a_forgotten_grant_says_when_it_had_started_at_the_latest():
+    """Redis forgot the start before it was recorded, and the worker told it once more how it ended."""
+    told = outcome("succeeded", runtime_ms=250.0)._replace(tenant="", version=0)
+
+    ending, _, start = decide_end(None, told, AT, lambda: 0.5)
+
+    assert ending.state == "succeeded"
+    assert start == Start(ID, AT - 250_000, "w1", 2)
+    assert decide_end(None, outcome("succeeded", runtime_ms=250.0), AT, lambda: 0.5)[2] is None
