@@ -264,7 +264,8 @@ class QueueStore(Protocol):
         """Append "started" for deliveries that the pool has accepted."""
 
     def renew(self, lane: int, worker: str, holds: Sequence[Hold], lease_us: int) -> Renewed:
-        """Prolong leases; says for which a newer grant exists and which the lane does not know."""
+        """Prolong leases; says for which a newer grant exists, or which have ended without their worker, and which the lane
+        does not know."""
 
     def bring_back(self, lane: int, worker: str, grants: Sequence[LostGrant], lease_us: int) -> list[str]:
         """Restore grants that the lane has lost: record, lease, slot, ownership, lock (rule 5). Only in quarantine, only where

@@ -40,7 +40,7 @@ class MemoryRecovery:
                 copy = it.copies.get(id_)
                 if copy is None:
                     unknown.append(id_)
-                elif copy.token != token or copy.lost == token:
+                elif copy.token != token or copy.lost == token or copy.state in (memory_lane.DECIDED, memory_lane.DROPPED):
                     lost.append(id_)
                 elif copy.state in (memory_lane.RUNNING, memory_lane.QUEUED):
                     if copy.state == memory_lane.QUEUED:                       # requeued, not granted again: taken back

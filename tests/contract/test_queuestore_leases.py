@@ -350,6 +350,23 @@ def test_a_retry_that_was_stored_is_forgotten_where_the_body_ended_otherwise(ben
     assert bench.outcomes()[0].detail == {}
 
 
+@pytest.mark.parametrize("how", ["cancelled", "voided", "dropped"])
+def test_inv06_a_renewal_says_that_a_delivery_has_ended_without_its_worker(bench, how):
+    """Else the worker thinks that it has a lease, and brings it back, with its lock, into a lane that lost its memory."""
+    bench.publish(bench.item())
+    delivery = bench.one()
+    bench.lapse(delivery)
+    if how == "cancelled":
+        bench.store.cancel(LANE, delivery.execution_id, "job", "acme")
+    elif how == "voided":
+        bench.store.end_voided(LANE, delivery.execution_id, "job", 2)
+    else:
+        bench.store.void(LANE, "job", 2)
+        assert bench.draw() == []
+
+    assert bench.store.renew(LANE, "w1", [hold(delivery)], LEASE).lost == [delivery.execution_id]
+
+
 def test_unknown_executions_are_refused(bench):
     unknown = Hold("job:20260102T090000Z:1", "1.1")
     assert bench.store.settle(LANE, "w1", [Settlement(unknown, "succeeded", {})]) == ["refused"]

@@ -2,7 +2,8 @@
 -- KEYS[1]  meta hash of the lane
 -- ARGV     worker; lease (µs); then per delivery: execution id, token
 -- Returns  { end of the leases (µs), 0 where the lane has no generation; the execution ids for which a newer grant
---          exists, or which the worker itself reported lost; those that the lane does not know }
+--          exists, which the worker itself reported lost, or which have ended without it since their lease ran out
+--          (it must not think it still has one, and bring it back); those that the lane does not know }
 -- include: copies
 
 local worker, expires = ARGV[1], now + tonumber(ARGV[2])
@@ -25,7 +26,7 @@ for i = 3, generation and #ARGV or 0, 2 do
   local x = load(id)
   if not x then
     unknown[#unknown + 1] = id
-  elseif x.token ~= token or x.lost == token then
+  elseif x.token ~= token or x.lost == token or x.state == 'x' or x.state == 'v' then
     lost[#lost + 1] = id
   elseif x.state == 'r' or x.state == 'q' then
     if x.state == 'q' then
