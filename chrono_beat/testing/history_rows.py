@@ -117,8 +117,8 @@ def _judge_instants(span: Span, due: Sequence[int], rows: Sequence[Row], calls: 
         if row is None:
             notes.find(3, "lost", [span.job_id], [at], "its plan names this instant, and there is no row")
         elif row.state == "cancelled" and span.plan.concurrency != "replace" and not any(
-                call.committed_us is not None and call.committed_us > at
-                and (call.anew or call.execution_id == row.execution_id) for call in calls):
+                call.execution_id == row.execution_id
+                or (call.committed_us is not None and call.committed_us > at and call.anew) for call in calls):
             notes.find(3, "lost", [row.execution_id], [at],
                        f"cancelled with version {row.version}, though the plan in force names this instant, too")
 
@@ -158,9 +158,12 @@ def judge_states(history: History, limits: Limits, notes: Notes) -> None:
     calls = changes(history)
     begun = {event.execution_id: event for event in reversed(history.of(Began))}
     results: dict[str, set[str]] = defaultdict(set)
-    for settled in history.of(Settled):
-        if settled.accepted:
-            results[settled.execution_id].add(settled.result)
+    ended: set[str] = set()
+    for event in history.events:
+        if isinstance(event, RowEnded):
+            ended.add(event.execution_id)
+        elif isinstance(event, Settled) and event.accepted and event.execution_id not in ended:
+            results[event.execution_id].add(event.result)
     faults = history.of(Fault)
     plans = {event.job_id: event.plan for event in history.of(Defined)}
     for row in history.of(Row):
@@ -199,8 +202,9 @@ def _unexplained(row: Row, faults: Sequence[Fault], plans: Mapping[str, Plan]) -
     if row.state == "expired" and row.job_id in plans and not plans[row.job_id].expires:
         return "it is expired, and its job has no expiry"
     before = [fault for fault in faults if fault.at_us <= (row.finished_us or row.due_us)]
-    if row.state == "dead" and row.reason == "unknown" and not any(fault.kind == MEMORY_LOST for fault in before):
-        return "it is dead for an unknown reason, and no memory was lost"
+    if row.state == "dead" and row.reason == "unknown" and not any(
+            fault.kind in (*WORKER_FAULTS, QUEUE_AWAY, MEMORY_LOST) for fault in before):
+        return "it is dead for an unknown reason, and neither a memory was lost nor a worker hit"
     if row.state == "dead" and row.reason in ("worker_lost", "reap_cap") and not any(
             fault.kind in (*WORKER_FAULTS, QUEUE_AWAY, MEMORY_LOST) for fault in before):
         return f"it is dead as {row.reason}, and no worker was hit"

@@ -178,7 +178,7 @@ WRONG = {
     "cancelled, and it succeeded": (
         [ONE, row(2, state="cancelled"), run(2, token="1.2"), call(1, "cancel", 121, 122, 1, execution=key(2))],
         3, "contradiction"),
-    "unknown, and no memory was lost": ([ONE, row(2, state="dead", reason="unknown")], 3, "contradiction"),
+    "unknown, and nothing was lost": ([ONE, row(2, state="dead", reason="unknown")], 3, "contradiction"),
     "missed on a fine day": ([ONE, row(2, state="missed", first_missed_us=at(120))], 3, "contradiction"),
     "overlap under forbid": ([row(1, finished_us=at(125)), run(1, end=65), row(2), run(2, token="1.2")], 9, "overlap"),
     "a skip for nothing": (

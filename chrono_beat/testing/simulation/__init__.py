@@ -32,7 +32,7 @@ from chrono_beat.testing.simulation.scenario import LEASE_SECONDS, Scenario, Wis
 
 TOLD = frozenset({
     "lane_opened", "partitions_lost", "partitions_taken", "publish_refused", "missed", "reloaded", "reaped", "voided",
-    "publish_skipped",
+    "publish_skipped", "republished", "audited",
 })
 """Events of services that stand in a trace."""
 

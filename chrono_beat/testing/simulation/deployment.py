@@ -13,6 +13,7 @@ from chrono_beat.services.dispatcher import Dispatcher
 from chrono_beat.services.keeper import Keeper
 from chrono_beat.services.reaper import Reaper
 from chrono_beat.services.recorder import Recorder
+from chrono_beat.services.repairs import Repairs
 from chrono_beat.services.service import Service
 from chrono_beat.testing.clock import ManualClock
 from chrono_beat.testing.history import SERVICE_HIT, WORKER_CUT, WORKER_KILLED, WORKER_PAUSED, Fault
@@ -136,7 +137,8 @@ class Deployment:
         process = Process(name, self.clock())
         store, queue = self.wire(process)
         return self._serve(
-            process, Audit(store, queue, process.clock, self.config), Keeper(store, process.clock, self.config))
+            process, Audit(store, queue, process.clock, self.config), Repairs(store, queue, process.clock, self.config),
+            Keeper(store, process.clock, self.config))
 
     def _worker(self, name: str) -> Process:
         clock = self.clock()
