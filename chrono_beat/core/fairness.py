@@ -15,6 +15,10 @@ name), a (1/3), a (2/3), a or b (both at 1) … three of four to a.
 
 **Bound.** Two tenants that both have work differ from their shares by less than one execution each.
 
+**Priorities** are a tenant's own affair: its draws take the least number that waits. Each tenth of its grants goes
+through the numbers downwards instead, beginning with another one each time (`order_of`). So under a constant load of
+high priority the first of each other one waits for at most a hundred grants of its tenant, not for ever.
+
 **Weakness.** Executions count alike however long they run; what bounds a tenant with long ones is its cap.
 
 The draw script in Redis does the same (``redis/lua/draw.lua``, ``ready.lua``); a test compares the two over random
@@ -22,7 +26,8 @@ courses.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 DEFAULT_WEIGHT = 1
@@ -30,6 +35,15 @@ DEFAULT_WEIGHT = 1
 
 DEFAULT_MAX_RUNNING = 20
 """Executions that a tenant may run at once if no limits were set."""
+
+PROMOTED_EVERY = 10
+"""Of so many grants of a tenant, one does not begin with its highest priority."""
+
+PRIORITIES = 10
+
+TURNS_OFFSET = 0.318
+"""Added before a virtual time is cut to whole turns. Sums of 1 / weight come close to whole and half turns, where the
+last bit would decide; they keep away from this."""
 
 Granted = TypeVar("Granted")
 
@@ -65,6 +79,10 @@ class FairLine:
         self.floor = max(self.floor, virtual_time)
         return name.decode()
 
+    def turns(self, tenant: str, weight: int) -> int:
+        """Return how many grants the virtual time of a tenant in line stands for."""
+        return math.floor(self.ready[tenant] * weight + TURNS_OFFSET)
+
     def charge(self, tenant: str, weight: int) -> None:
         """Move a tenant on by one granted execution."""
         self.ready[tenant] += 1.0 / weight
@@ -81,6 +99,18 @@ class FairLine:
         """After a draw: where nobody has work any more, the next to come start equal."""
         if not self.ready and not self.capped:
             self.floor = 0.0
+
+
+def order_of(turns: int) -> Sequence[int]:
+    """Return the priorities in the order in which a tenant's next grant looks for work.
+
+    Args:
+        turns: grants of the tenant so far.
+    """
+    if turns % PROMOTED_EVERY != PROMOTED_EVERY - 1:
+        return range(PRIORITIES)
+    start = PRIORITIES - 1 - turns // PROMOTED_EVERY % PRIORITIES
+    return [(start - nth) % PRIORITIES for nth in range(PRIORITIES)]
 
 
 def draw(

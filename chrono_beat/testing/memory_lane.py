@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chrono_beat.core.fairness import DEFAULT_MAX_RUNNING, DEFAULT_WEIGHT, FairLine
+from chrono_beat.core.fairness import DEFAULT_MAX_RUNNING, DEFAULT_WEIGHT, FairLine, order_of
 from chrono_beat.core.overlap import OVERDUE, locks_of, way_of
 from chrono_beat.core.records import (
     GONE_VERSION,
@@ -284,7 +284,7 @@ class Lane(Locks):
             if not front:
                 del self.fronts[pool, tenant]
             return copy
-        for priority in range(10):
+        for priority in order_of(self.lines[pool].turns(tenant, self.room(tenant)[0])):
             stream = self.streams.get((pool, tenant, priority))
             if stream:
                 copy = stream.popleft()

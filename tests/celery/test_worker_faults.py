@@ -98,7 +98,7 @@ def test_a_body_that_exits_has_failed(steady):
 
 @prefork_worker
 def test_a_killed_child_is_noticed_at_once_and_its_work_delivered_again(steady):
-    """The lease is 60 s, and the pool by itself may look for lost children only every 5 s."""
+    """R136: the lease is 60 s, and the pool by itself may look for lost children only every 5 s."""
     begin = time.monotonic()
     eid = steady.publish("die_once", "victim")
 
@@ -118,6 +118,7 @@ def test_a_retry_that_was_stored_survives_the_death_of_its_child(steady):
 
 
 def test_a_killed_worker_is_followed_by_another_one_when_the_lease_has_run_out(make_site):
+    """R136: within the lease and the reaper's period, under the same id; one success."""
     site = make_site(**SHORT)
     first = site.worker("prefork", 1)
     eid = site.publish("slow", "orphan", 0.8)
@@ -149,6 +150,27 @@ def test_leases_are_renewed_while_a_task_runs(make_site, pool):
 
     assert site.ending(eid).event == "succeeded"
     assert reaps == [] and len(site.journal("begin", name="long")) == 1
+
+
+@pytest.mark.parametrize(("pool", "call_seconds", "calls"), [("prefork", 5.0, 1), ("threads", 0.25, 16)])
+def test_r121_leases_hold_past_three_of_their_lengths_under_a_body_in_c_that_keeps_the_interpreter_lock(
+    make_site, pool, call_seconds, calls,
+):
+    """On prefork one call may keep it for longer than the lease: the body is another process. In threads each call may
+    keep it for less than the lease less a renewal; a single long one would lose the lease there, as the page says."""
+    site = make_site(**SHORT)
+    site.worker(pool, 1)
+    eid = site.publish("in_c", "in_c", call_seconds, calls)
+    site.begun("in_c")
+
+    reaps = []
+    while not site.journal("end", name="in_c"):
+        reaps += reap(site)
+        time.sleep(0.1)
+
+    assert site.journal("end", name="in_c")[0]["took"] > 3 * SHORT["lease_ttl"]
+    assert site.ending(eid).event == "succeeded" and site.ending(eid).deliveries == 1
+    assert reaps == [] and len(site.journal("begin", name="in_c")) == 1
 
 
 def test_a_worker_that_slept_beyond_its_lease_is_refused(make_site):
@@ -211,6 +233,7 @@ def test_all_connections_are_killed_while_a_task_runs(site, pool):
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
 def test_a_warm_shutdown_finishes_what_runs_and_draws_nothing_more(site, pool):
+    """R138: it takes no more, what runs is settled, exit status 0."""
     worker = site.worker(pool, 1 if pool == "solo" else 2)
     running = [site.publish("slow", "running", 2, tenant=f"t{n}") for n in range(worker.report().concurrency)]
     site.begun("running", times=len(running))
@@ -227,7 +250,7 @@ def test_a_warm_shutdown_finishes_what_runs_and_draws_nothing_more(site, pool):
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_what_has_not_begun_is_given_back_at_once(site, pool):
-    """Deliveries that wait for their rate; Celery clears them without a word. The body that runs is not waited for."""
+    """R138: deliveries that wait for their rate; Celery clears them without a word. The body that runs is not waited for."""
     worker = site.worker(pool, 4)
     site.publish("slow", "last", 6)
     site.begun("last")
@@ -246,7 +269,7 @@ def test_what_has_not_begun_is_given_back_at_once(site, pool):
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_leases_are_renewed_through_a_warm_shutdown(make_site, pool):
-    """Celery stops the bootstep first and then waits for the bodies, as long as they take."""
+    """R138: Celery stops the bootstep first and then waits for the bodies, as long as they take."""
     site = make_site(**SHORT)
     worker = site.worker(pool, 1)
     eid = site.publish("slow", "farewell", 4)

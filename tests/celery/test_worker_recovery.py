@@ -76,3 +76,21 @@ def test_r123_a_worker_draws_again_after_the_lane_was_opened_anew(make_site):
 
     ending = site.ending(eid, 10)
     assert ending.event == "succeeded" and ending.at_us - now_us < 10_000_000
+
+
+def test_rule04_nothing_is_drawn_from_another_server_before_its_lane_was_opened(make_site):
+    """A replica that took over may have forgotten what ended in the last moments."""
+    site = make_site(**SHORT)
+    site.worker("prefork", 1)
+    site.redis.hset(f"{site.prefix}:{{0}}:meta", "replication_id", "of the server before")
+    site.redis.client_kill_filter(_type="normal", skipme=True)
+    time.sleep(0.5)
+    eid = site.publish("add", 1, 2)
+
+    time.sleep(2)
+    assert site.marker(eid)["state"] == "q"
+    open_again(site)
+    site.queue.publish, stock = (lambda lane, generation, until, items: stock(lane, 2, until, items)), site.queue.publish
+    time.sleep(QUARANTINE_US / 1_000_000)
+    again = site.publish("add", 3, 4)
+    assert site.ending(again, 10).event == "succeeded"

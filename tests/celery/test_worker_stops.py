@@ -4,7 +4,9 @@ import time
 
 import pytest
 
+from chrono_beat.core.records import TenantLimits
 from chrono_beat.testing.patience import eventually
+from chrono_beat.testing.servers import RedisServer
 from tests.celery.test_worker_endings import client_app
 from tests.celery.workerkit import Site
 
@@ -198,3 +200,52 @@ def test_max_duration_counts_during_a_warm_shutdown(site, pool):
 
     assert site.ending(eid, 8).event == "timeout"
     assert worker.wait() == 0
+
+
+@workers_of("prefork")
+def test_r143_at_a_hard_limit_slot_and_tenants_count_are_free_at_once(steady):
+    """Whether it is tried again is the recorder's to decide (max_attempts), and the next attempt has room."""
+    steady.queue.set_tenants(0, [TenantLimits("tight", 1, 1, False, steady.queue.now_us())])
+    first = steady.publish("slow", "stuck", 30, tenant="tight", time_limit=1)
+    steady.begun("stuck")
+    second = steady.publish("add", 1, 1, tenant="tight")
+    begin = time.monotonic()
+
+    assert steady.ending(first).event == "timeout"
+    assert steady.ending(second).event == "succeeded"
+    assert time.monotonic() - begin < 3
+
+
+@workers_of("prefork", "threads")
+def test_r140_ten_cancels_in_a_second_freeze_nothing(steady):
+    eids = [steady.publish("attentive", f"ten-{n}", 30, tenant="ten") for n in range(10)]
+    eventually(lambda: sum(bool(steady.events(eid)) for eid in eids) == 2)      # the worker's slots; eight are queued
+    begin = time.monotonic()
+
+    for eid in eids:
+        answer = steady.queue.cancel(0, eid, eid.partition(":")[0], "ten")
+        if answer.state == "held":
+            steady.stop(eid)
+    told = time.monotonic() - begin
+    ends = {steady.ending(eid, 5).event for eid in eids}
+
+    assert told < 1 and ends <= {"cancelled", "revoked"}
+    assert steady.ending(steady.publish("add", 1, 1), 5).event == "succeeded"
+    assert steady.leases() == 0 and len([eid for eid in eids if "started" in steady.events(eid)]) <= 3
+
+
+def test_r140_what_was_cancelled_never_runs_also_when_workers_and_redis_start_anew():
+    """Redis comes back without its memory; nobody publishes a row whose cancellation was asked for."""
+    with RedisServer() as server:
+        site = Site(server)
+        eid = site.publish("slow", "cancelled", 0.1)
+        assert site.queue.cancel(0, eid, eid.partition(":")[0], "acme").state == "ended"
+        site.worker("threads", 2).kill()
+        server.restart()
+        site.queue.open_lane(0, 2, site.queue.lane_state(0).replication_id, 0)
+        worker = site.worker("threads", 2)
+
+        time.sleep(2)
+
+        assert site.journal("begin") == [] and worker.tracebacks() == []
+        site.close()

@@ -66,6 +66,39 @@ def test_the_cap_counts_over_pools(bench):
     assert len(bench.draw(pool="q")) == 1
 
 
+def test_r130_the_highest_priority_is_drawn_first(bench):
+    """0 is first and 9 last, whatever the broker says."""
+    bench.publish(*(bench.item(f"low{n}", priority=9) for n in range(10)), bench.item("high", priority=0))
+
+    assert bench.one().job_id == "high"
+
+
+@pytest.mark.parametrize("low", [1, 5, 9])
+@pytest.mark.parametrize("credit", [1, 7])
+def test_r130_a_low_priority_goes_on_under_a_constant_load_of_high_ones(bench, low, credit):
+    """Each tenth grant looks from below, beginning with another priority each time: so at most 100 grants."""
+    bench.limit(weight=3, max_running=1000)
+    bench.publish(*(bench.item(f"low{n}", priority=low, concurrency="allow") for n in range(3)))
+    drawn, number = [], 0
+    while sum(job.startswith("low") for job in drawn) < 3:
+        bench.publish(*(bench.item(f"high{number + n}", priority=0, concurrency="allow") for n in range(credit)))
+        number += credit
+        drawn += [delivery.job_id for delivery in bench.draw(credit)]
+        assert len(drawn) < 400
+
+    waits = [at for at, job in enumerate(drawn) if job.startswith("low")]
+    assert max(later - earlier for earlier, later in zip([0, *waits], waits, strict=False)) <= 100
+    assert sum(job.startswith("high") for job in drawn[:20]) >= 18            # and the high ones hardly notice
+
+
+def test_r130_a_priority_in_the_middle_goes_on_between_high_and_low_ones(bench):
+    bench.limit(max_running=1000)
+    bench.publish(bench.item("middle", priority=5, concurrency="allow"))
+    bench.publish(*(bench.item(f"{n}-{p}", priority=p, concurrency="allow") for n in range(100) for p in (0, 9)))
+
+    assert "middle" in [delivery.job_id for delivery in bench.draw(110)]
+
+
 def test_limits_are_live_at_once(bench):
     bench.publish(*many(bench, "a", 10))
     bench.limit("a", max_running=3)

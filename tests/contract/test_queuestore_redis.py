@@ -436,3 +436,28 @@ def test_inv04_scripts_that_the_server_forgot_are_loaded_again(bench):
         bench.client.script_flush()
         call()
     assert [event for event, _ in bench.events()] == ["succeeded"]
+
+
+def test_r129_workers_that_come_and_go_under_ever_new_names_leave_no_keys(bench):
+    """Pods: each generation draws, is told something, dies with what it holds, and never comes back."""
+    store = bench.store
+    sizes = []
+    for generation in range(50):
+        worker = f"pod-{generation}@host#{generation:06x}"
+        store.report_worker(WorkerReport(worker, ["chrono"], ["t"], 1, "prefork", 0), 15 * SECOND)
+        bench.publish(bench.item("a", number=generation), bench.item("b", number=generation))
+        for delivery in bench.draw(2, worker):
+            store.accept(LANE, worker, [hold(delivery)])
+        store.wake_worker(worker, [LANE], "{}")
+        bench.advance(2 * 3_600 * SECOND)
+        store.reap(LANE, 1000, 100)
+        for delivery in bench.draw(10, "heir"):
+            assert bench.settle(delivery, worker="heir") == "settled"
+        bench.record()
+        bench.advance(120 * SECOND)
+        bench.draw()
+        store.report_worker(WorkerReport("heir", ["chrono"], ["t"], 1, "prefork", 0), 15 * SECOND)
+        sizes.append(len(bench.names()))
+
+    assert sizes[-1] <= sizes[4]
+    assert [name for name in bench.names() if name.split(":")[0] in ("own", "x", "s", "front", "run")] == []

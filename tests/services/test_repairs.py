@@ -252,6 +252,21 @@ def test_rule12_what_may_have_run_before_a_flush_is_not_called_cancelled():
     assert (row.state, row.reason) == ("dead", "unknown")
 
 
+def test_rule12_what_may_have_run_before_a_flush_is_not_called_expired():
+    """It is published again, and too late by then; but before the flush it may have run."""
+    world = lost_world(0)
+    job = world.job("in doubt", expires_after_seconds=30, **ONCE | {"next_run_us": us() + 5 * SECOND})
+    world.run(seconds=6)
+    Holder(world, 1)                                        # its worker and Redis die together
+    world.flush_redis()
+    world.working = True
+
+    world.run(seconds=80)
+
+    [row] = world.store.rows(job)
+    assert (row.state, row.reason) == ("dead", "unknown")
+
+
 def test_a_scheduled_row_that_no_wheel_has_is_let_go_and_runs(heard):
     world = lost_world(0)
     world.working = True

@@ -1,12 +1,28 @@
 """The watch: jobs whose task no live worker knows are flagged in time."""
 from datetime import timedelta
 
+import pytest
+
 from chrono_beat import telemetry
 from chrono_beat.core.records import WorkerReport
 from chrono_beat.services.watch import AHEAD_US, LOOK_EVERY_US, MISSING_US, Watch
 from tests.services.world import NINE, SECOND, World, us
 
 ONCE = {"schedule_kind": "once", "expression": NINE.isoformat()}
+
+
+@pytest.fixture
+def scenes():
+    """Makes scenes, and ends their listening."""
+    made = []
+
+    def make(*args):
+        made.append(Scene(*args))
+        return made[-1]
+
+    yield make
+    for scene in made:
+        scene.unsubscribe()
 
 
 class Scene:
@@ -16,7 +32,7 @@ class Scene:
         self.world = World(start)
         self.watch = Watch(self.world.store, self.world.queue, self.world.flow, self.world.config)
         self.reports, self.heard = [], []
-        telemetry.subscribe(lambda event, fields: self.heard.append((event, fields)))
+        self.unsubscribe = telemetry.subscribe(lambda event, fields: self.heard.append((event, fields)))
 
     def look(self, seconds=0):
         """Let time pass, with a look each time one is due."""
@@ -39,8 +55,8 @@ def worker(*tasks, pools=("chrono",), name="w1"):
     return WorkerReport(name, list(pools), list(tasks), 1, "prefork", 0)
 
 
-def test_r144_a_job_is_flagged_before_it_is_due_and_cleared_when_a_worker_comes():
-    scene = Scene()
+def test_r144_a_job_is_flagged_before_it_is_due_and_cleared_when_a_worker_comes(scenes):
+    scene = scenes()
     job = scene.world.job(**ONCE, task="t.renamed")
     scene.reports = [worker("t.other")]
 
@@ -60,8 +76,8 @@ def test_r144_a_job_is_flagged_before_it_is_due_and_cleared_when_a_worker_comes(
     assert len(scene.events("no_worker")) == len(scene.events("worker_found")) == 1
 
 
-def test_a_worker_that_does_not_draw_the_pool_is_no_help():
-    scene = Scene()
+def test_a_worker_that_does_not_draw_the_pool_is_no_help(scenes):
+    scene = scenes()
     job = scene.world.job(**ONCE, task="t.a", pool="chrono.gold")
     scene.reports = [worker("t.a")]
     scene.look(seconds=60)
@@ -73,8 +89,8 @@ def test_a_worker_that_does_not_draw_the_pool_is_no_help():
     assert not scene.flag(job)
 
 
-def test_no_worker_at_all_is_a_reason_too():
-    scene = Scene()
+def test_no_worker_at_all_is_a_reason_too(scenes):
+    scene = scenes()
     job = scene.world.job(**ONCE, task="t.a")
 
     scene.look(seconds=60)
@@ -82,8 +98,8 @@ def test_no_worker_at_all_is_a_reason_too():
     assert scene.flag(job)
 
 
-def test_workers_that_are_restarted_flag_nothing():
-    scene = Scene()
+def test_workers_that_are_restarted_flag_nothing(scenes):
+    scene = scenes()
     job = scene.world.job(**ONCE, task="t.a")
     scene.reports = [worker("t.a")]
     for _ in range(3):
@@ -97,8 +113,8 @@ def test_workers_that_are_restarted_flag_nothing():
     assert not scene.flag(job) and not scene.events("no_worker")
 
 
-def test_what_is_due_much_later_is_left_alone():
-    scene = Scene(NINE - timedelta(microseconds=AHEAD_US) - timedelta(seconds=120))
+def test_what_is_due_much_later_is_left_alone(scenes):
+    scene = scenes(NINE - timedelta(microseconds=AHEAD_US) - timedelta(seconds=120))
     job = scene.world.job(**ONCE, task="t.a")
     scene.look(seconds=90)
     assert not scene.flag(job)
@@ -108,8 +124,8 @@ def test_what_is_due_much_later_is_left_alone():
     assert scene.flag(job)
 
 
-def test_celerys_own_tasks_are_known_to_every_worker():
-    scene = Scene()
+def test_celerys_own_tasks_are_known_to_every_worker(scenes):
+    scene = scenes()
     job = scene.world.job(**ONCE, task="celery.backend_cleanup")
     scene.reports = [worker("t.a")]
 

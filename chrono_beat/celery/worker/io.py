@@ -346,6 +346,7 @@ class WorkerIO:
         return len(helds)
 
     def _recover(self) -> None:
+        self._in_doubt = False                       # first: what breaks off meanwhile is in doubt again
         for lane in self.lanes:
             state = self.queue.lane_state(lane)
             if state.opened_replication_id not in ("", state.replication_id):
@@ -354,7 +355,6 @@ class WorkerIO:
             found = self.queue.recover(lane, self.worker, [h.hold.execution_id for h in self.held() if h.lane == lane])
             if found:
                 logger.warning("chrono_beat: %d deliveries whose draw was cut off were given back", found)
-        self._in_doubt = False
 
     def _credit(self) -> int:
         return max(0, self._free_slots(*self._own_slots())) if self._drawing else 0
@@ -393,6 +393,8 @@ class WorkerIO:
                     self.lanes, self._pools() if mode == IDLE else (), self.worker, WAIT_SECONDS)
             except QueueUnavailable:
                 messages = []
+                # The I/O thread's own connection was idle: it is opened anew in silence, perhaps to another server.
+                self._in_doubt = True
                 time.sleep(BACK_OFF_SECONDS[-1])     # the I/O thread reports it, and looks for work when it is over
             except Exception:
                 logger.exception("chrono_beat: waiting for work failed; it goes on")

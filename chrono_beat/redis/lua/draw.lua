@@ -13,6 +13,8 @@ end
 
 -- Looks at tenants and entries in one call; what is left then is drawn by the next one.
 local MAX_LOOKS = 2 * credit + 200
+-- core.fairness has the same numbers; a test compares them.
+local PROMOTED_EVERY, TURNS_OFFSET = 10, 0.318
 -- Tenants fetched from the sorted set at once.
 local WINDOW = math.min(credit, 50) + 1
 
@@ -20,7 +22,7 @@ local ready = base .. 'ready:' .. pool
 local counter = tonumber(meta[3] or 0)
 local granted, looks = 0, 0
 local leases, owned, running = {}, {}, {}
-local room, step = {}, {}                             -- by tenant
+local room, step, weights = {}, {}, {}                -- by tenant
 local times = {}                                      -- tenant -> virtual time that is not in the sorted set yet
 local at_start = floor_of(pool)
 
@@ -134,16 +136,28 @@ local function take_stream(tenant, prio, from, count, taken)
   return from
 end
 
--- Take up to *count* copies of a tenant, give-backs first, then by priority, and note what is left.
-local function take(tenant, count)
+-- Take up to *count* copies of a tenant, give-backs first, then by priority, and note what is left. Where several
+-- priorities wait, each tenth of the tenant's grants goes through them in another order (core/fairness.py), so that none
+-- is left waiting for ever; *turns* are its grants so far.
+local function take(tenant, count, turns)
   local taken, left = {}, {}
   local value = places_of(pool, tenant) or ''
+  local start
+  if string.find(value, ' %d=') then
+    local since = turns % PROMOTED_EVERY
+    if since == PROMOTED_EVERY - 1 then
+      count, start = 1, 9 - math.floor(turns / PROMOTED_EVERY) % 10
+    else
+      count = math.min(count, PROMOTED_EVERY - 1 - since)
+    end
+  end
   if string.sub(value, 1, 1) == 'f' or string.find(value, ' f', 1, true) then
     if not take_front(tenant, count, taken) then
       left[1] = 'f'
     end
   end
-  for prio = 0, 9 do
+  for nth = 0, 9 do
+    local prio = start and (start - nth) % 10 or nth
     local from = string.match(value, prio .. '=(%S+)')
     if from and #taken < count then
       from = take_stream(tenant, prio, from, count, taken)
@@ -200,15 +214,15 @@ end
 local function draw_from(turn)
   local tenant = turn[2]
   if not room[tenant] then
-    local weight
-    weight, room[tenant] = limits(tenant)
-    step[tenant] = 1 / weight
+    weights[tenant], room[tenant] = limits(tenant)
+    step[tenant] = 1 / weights[tenant]
   end
   floors[pool] = math.max(floors[pool], turn[1])
   if room[tenant] < 1 then
     return set_aside(turn)
   end
-  for _, copy in ipairs(take(tenant, share(turn, math.min(room[tenant], credit - granted)))) do
+  local count = share(turn, math.min(room[tenant], credit - granted))
+  for _, copy in ipairs(take(tenant, count, math.floor(turn[1] * weights[tenant] + TURNS_OFFSET))) do
     floors[pool] = math.max(floors[pool], turn[1])
     if grant(copy[1], copy[2], copy[3]) then
       room[tenant] = room[tenant] - 1
