@@ -30,7 +30,7 @@ from chrono_beat.core.records import MISSED, Claim, Content, DueJob, ScheduledEx
 from chrono_beat.host_clock import take_reading
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.firing import Firing, Marker
-from chrono_beat.services.items import MAX_REASON_CHARACTERS, invalid_ending, publish_item
+from chrono_beat.services.items import MAX_REASON_CHARACTERS, bury, publish_item
 from chrono_beat.services.lanes import LaneKeeper, Lanes
 from chrono_beat.services.partitions import Holding, Partitions
 from chrono_beat.services.pending import Entry, Pending
@@ -328,7 +328,7 @@ class Planner(Service):
         """End an open row that makes no message, and take its job out of the due index."""
         self._quarantine(row.job_id, row.version, row.content, reason)
         at_us = self._lanes.database.at_least(self.clock.monotonic_us()) or row.due_us
-        self._store.record([], [invalid_ending(row, reason, at_us)], [])
+        bury(self._store, row, reason, at_us)
 
 
 class Waker(Service):

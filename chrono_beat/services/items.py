@@ -4,6 +4,8 @@ from __future__ import annotations
 from chrono_beat.core import lifecycle
 from chrono_beat.core.envelope import Templates
 from chrono_beat.core.records import Ending, PublishItem, ScheduledExecution
+from chrono_beat.ports import JobStore
+from chrono_beat.telemetry import emit
 
 MAX_REASON_CHARACTERS = 500
 
@@ -27,7 +29,9 @@ def publish_item(templates: Templates, row: ScheduledExecution) -> PublishItem:
     )
 
 
-def invalid_ending(row: ScheduledExecution, reason: str, at_us: int) -> Ending:
-    """Return the end of a row that makes no message."""
-    return Ending(row.execution_id, lifecycle.DEAD, "invalid", at_us, "", 0, reason[:MAX_REASON_CHARACTERS],
-                  if_version=row.version)
+def bury(store: JobStore, row: ScheduledExecution, reason: str, at_us: int) -> None:
+    """End a row that makes no message: a dead letter, unless a newer version of the job has it by now."""
+    ending = Ending(row.execution_id, lifecycle.DEAD, "invalid", at_us, "", 0, reason[:MAX_REASON_CHARACTERS],
+                    if_version=row.version)
+    if store.record([], [ending], []).ended:
+        emit("dead_lettered", tenant=row.content.tenant, reason=ending.reason, count=1)

@@ -29,7 +29,7 @@ from chrono_beat.core.ids import lane_of
 from chrono_beat.core.records import PUBLISHED, LaneState, PublishItem
 from chrono_beat.core.recovery import OpenRow
 from chrono_beat.ports import JobStore, QueueStore
-from chrono_beat.services.items import invalid_ending, publish_item
+from chrono_beat.services.items import bury, publish_item
 from chrono_beat.services.service import Service
 from chrono_beat.telemetry import emit
 
@@ -144,7 +144,7 @@ class Repairs(Service):
             try:
                 items.append(publish_item(self._templates, row))
             except InvalidContent as error:
-                self._store.record([], [invalid_ending(row, str(error), state.now_us)], [])
+                bury(self._store, row, str(error), state.now_us)
         if not items:
             return []
         result = self._queue.publish(lane, state.generation or 0, state.now_us + VALID_US, items)

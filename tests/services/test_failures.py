@@ -44,6 +44,17 @@ def test_a_tenant_that_fails_too_often_gets_its_retries_later_with_one_alert(hea
         ("retries_released", {"tenant": "acme"})]
 
 
+def test_a_row_that_makes_no_message_is_a_dead_letter_that_is_told_of(heard):
+    world = World()
+    world.store.add_execution(world.job("broken", args="[1,", next_run_us=None), us())
+    world.dispatcher()
+
+    world.run_until(us() + SECOND)
+
+    assert world.states() == {"dead": 1}
+    assert heard("dead_lettered") == [("dead_lettered", {"tenant": "default", "reason": "invalid", "count": 1})]
+
+
 def test_a_dead_letter_is_told_of_by_tenant_and_reason(heard):
     world = World()
     world.store.add_tenant(MemoryTenant(slug="acme"))

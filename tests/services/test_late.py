@@ -239,6 +239,34 @@ def test_r156_a_backfill_runs_in_order_one_after_another_while_live_runs_go_on()
     assert not [row for row in world.store.rows(job) if row.state == "skipped"]
 
 
+def test_r070_inv08_what_a_resume_makes_up_for_is_held_back_by_the_tenants_cap():
+    """R070: the newest occurrence of each of 300 paused jobs, never more than the cap at once."""
+    world = World()
+    world.store.add_tenant(MemoryTenant(slug="acme", max_running=20))
+    for number in range(300):
+        job = world.job(f"job {number}", tenant="acme", expression="3600", next_run_us=us(hours=1))
+        key = world.store.add_execution(job, us(NINE - HOUR), kind="backfill")
+        world.store.executions[key].due_us = us()
+    world.working = False
+    world.dispatcher()
+    world.run_until(us() + SECOND)
+    drawn = []
+
+    while len(world.runs) < 300 and len(drawn) < 40:
+        batch = world.queue.draw(0, "chrono", 100, "w", LEASE_US)
+        drawn.append(len(batch))
+        for delivery in batch:
+            world.begin(0, delivery)
+        assert not world.queue.draw(0, "chrono", 100, "w", LEASE_US)
+        for delivery in batch:
+            world.finish(0, delivery)
+        world.run(us=50_000)
+
+    assert drawn == [20] * 15
+    world.run(seconds=1)
+    assert world.states() == {"succeeded": 300}
+
+
 def test_r151_a_replay_counts_anew_and_keeps_the_occurrences_key():
     """R151: with three attempts a replay has three of its own, and every one is a Celery task id of its own."""
     world = World()
