@@ -9,6 +9,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 from chrono_beat.core.config import Config
+from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.ids import to_us
 from chrono_beat.core.records import Hold, Settlement
 from chrono_beat.services.dispatcher import Dispatcher
@@ -196,7 +197,10 @@ class World:
         if self.queue.unavailable:
             return
         for lane in range(self.config.lanes):
-            state = self.queue.lane_state(lane)
+            try:
+                state = self.queue.lane_state(lane)
+            except QueueUnavailable:
+                continue
             if state.opened_replication_id != state.replication_id:
                 continue                                   # another server: workers wait until it is opened anew
             while drawn := self.queue.draw(lane, self.config.default_pool, 100, "w", LEASE_US):
