@@ -165,7 +165,7 @@ def test_a_lane_that_is_away_stops_no_other_lane():
     for tenant in tenants.values():
         world.store.add_tenant(MemoryTenant(slug=tenant))
     there, away = (
-        world.job(f"in-{lane}", tenant=tenants[lane], concurrency="allow") for lane in (0, 1))
+        world.job(f"in-{lane}", tenant=tenants[lane], concurrency="allow", misfire="all") for lane in (0, 1))
     world.dispatcher("a")
     world.run_until(us() - 5 * SECOND)
     lane_state, publish = world.queue.lane_state, world.queue.publish
