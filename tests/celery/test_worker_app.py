@@ -1,12 +1,14 @@
 """``ChronoBeat(app)`` and what it changes in an app, without a worker process."""
 import os
 import sys
+import time
 import types
 
 import pytest
 from celery import Celery, signals
 from celery.app.amqp import AMQP
 from celery.exceptions import Ignore, Reject, Retry, TaskRevokedError, Terminated, WorkerLostError
+from kombu.utils.imports import symbol_by_name
 
 from chrono_beat.celery import ChronoBeat
 from chrono_beat.celery.amqp import ChronoAMQP
@@ -14,9 +16,10 @@ from chrono_beat.celery.context import current
 from chrono_beat.celery.worker import endings, pools
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.celery.worker.request import LeasedRequest
+from chrono_beat.celery.worker.window import NOT_BEGUN, WindowedPool, is_not_begun
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import MisconfiguredError, QueueUnavailable
-from chrono_beat.core.records import Delivery
+from chrono_beat.core.records import Delivery, Hold
 
 pytestmark = pytest.mark.celery
 
@@ -257,6 +260,9 @@ class Sent(list):
     def accepted(self, held):
         self.append("accepted")
 
+    def redraw(self, held):
+        self.append("redraw")
+
 
 @pytest.fixture
 def sent():
@@ -265,7 +271,39 @@ def sent():
 
 @pytest.fixture
 def held(sent):
-    return HeldDelivery(0, Delivery("e", "j", "t", "chrono", "1.1", 1, 0, 0, b""), sent)
+    return HeldDelivery(0, Delivery("e", "j", "t", "chrono", "1.1", 1, 0, 0, b""), sent, time.monotonic() + 2)
+
+
+def test_rule10_what_has_not_begun_in_time_is_drawn_anew_and_may_begin_then(held, sent):
+    held.begin_by = time.monotonic() - 0.001
+
+    assert not held.begin() and sent == ["redraw"] and not held.ended
+    held.renew(Delivery("e", "j", "t", "", "1.2", 1, 5, 9, b""), time.monotonic() + 2)
+
+    assert held.begin() and held.hold == Hold("e", "1.2") and held.delivery.pool == "chrono"
+
+
+def test_rule10_a_body_that_is_too_late_is_not_called_started(held, sent):
+    assert held.begin()
+
+    assert not held.accept(held.begin_by + 0.001) and sent == []
+    assert held.accept(held.begin_by) and sent == ["accepted"]
+
+
+@pytest.mark.parametrize("pool", ["celery.concurrency.solo:TaskPool", "celery.concurrency.thread:TaskPool"])
+def test_rule10_a_pool_runs_a_body_only_within_its_window(pool):
+    pool = symbol_by_name(pool)(1)
+    pool.start()
+    returned = []
+    for begin_by in (time.monotonic() + 60, time.monotonic() - 0.001):
+        job = WindowedPool(pool, begin_by).apply_async(
+            lambda x: (0, repr(x), 0.1), args=("ran",), callback=returned.append, accept_callback=lambda pid, at: None)
+        if job is not None:
+            job.get()
+    pool.stop()
+
+    assert returned == [(0, "'ran'", 0.1), NOT_BEGUN]
+    assert [is_not_begun(value) for value in returned] == [False, True]
 
 
 def test_a_delivery_ends_once(held, sent):

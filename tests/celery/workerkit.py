@@ -75,6 +75,7 @@ class Site:
             "CHRONO_TEST_PREFIX": self.prefix, "CHRONO_TEST_LEASE_TTL": str(self.config.lease_ttl),
             "CHRONO_TEST_RENEW_EVERY": str(self.config.renew_every), "CHRONO_TEST_LANES": str(self.config.lanes),
             "CHRONO_TEST_STOP_GRACE": str(self.config.stop_grace),
+            "CHRONO_TEST_START_WINDOW": str(self.config.start_window),
         }
 
     def worker(self, pool="prefork", concurrency=2, *options, queues="chrono,celery", wait=True, **environment):

@@ -24,6 +24,7 @@ from celery.exceptions import InvalidTaskError, NotRegistered
 from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.serialization import prepare_accept_content
 
+from chrono_beat.celery.context import HEADER
 from chrono_beat.celery.worker import endings, pools
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.celery.worker.message import LeasedMessage, Undecodable
@@ -132,7 +133,10 @@ class Deliverer:
             if held.ended:
                 continue
             try:
-                self._deliver(held)
+                if held.request is None:
+                    self._deliver(held)
+                else:
+                    self._deliver_again(held)
             except Exception as error:
                 logger.exception("chrono_beat: %s cannot be delivered", held.hold.execution_id)
                 held.end(*endings.rejected(error))
@@ -167,6 +171,12 @@ class Deliverer:
             consumer.on_decode_error(message, error)
         if held.request is None and not held.ended:
             raise RuntimeError(f"the Strategy of task {held.task_name} made no Request of the class it was given")
+
+    def _deliver_again(self, held: HeldDelivery) -> None:
+        """Hand a delivery that was drawn anew to the pool: rate limits and revokes have had their say."""
+        headers = held.request.request_dict
+        headers[HEADER] = {**headers[HEADER], "token": held.hold.token, "deliveries": held.delivery.deliveries}
+        self._consumer.on_task_request(held.request)
 
     def _strategy(self, name: str) -> Any:
         """Return the task's strategy with leased requests; made at first use, so that tasks registered later are

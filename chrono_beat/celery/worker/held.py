@@ -31,14 +31,16 @@ class HeldDelivery:
         stopping: why it was told to stop (cancel, replace, duration); "" where it was not.
         limit_seconds: how long its body may run; None for ever.
         slack_seconds: how much later it is ended here, where the pool itself ends it at its limit.
+        begin_by: monotonic clock until which its body may begin (rule 10).
         deadline: monotonic clock at which it is settled whatever its body does; None for never.
     """
 
-    def __init__(self, lane: int, delivery: Delivery, io: Any) -> None:
+    def __init__(self, lane: int, delivery: Delivery, io: Any, begin_by: float) -> None:
         self.lane = lane
         self.delivery = delivery
         self.lease_expires_us = delivery.lease_expires_us
         self.hold = Hold(delivery.execution_id, delivery.token)
+        self.begin_by = begin_by
         self.request: Any = None
         self.job: Any = None
         self.submitted = self.accepted = self.ended = self.lost = self.overrun = False
@@ -56,11 +58,8 @@ class HeldDelivery:
         return bool(self.stopping) or self.lost
 
     def begin(self) -> bool:
-        """Say whether the pool may be given it: not if it was given back, has ended, or went to somebody else.
-
-        A start window (a delivery not begun within so many seconds of its draw is given back) has its place here and,
-        since a pool may hold a job before its body begins, at the top of the body's process.
-        """
+        """Say whether the pool may be given it: not if it was given back, has ended, or went to somebody else; nor if its
+        start window is over: then it is drawn anew, and delivered again."""
         with self._lock:
             if self.ended:
                 return False
@@ -68,18 +67,46 @@ class HeldDelivery:
                 self.ended = True
                 self._io.forget(self)
                 return False
+            if time.monotonic() > self.begin_by:                    # rule 10
+                self._io.redraw(self)
+                return False
             self.submitted = True
             return True
 
-    def accept(self) -> None:
-        """Note that the body begins."""
+    def renew(self, delivery: Delivery, begin_by: float) -> None:
+        """Take the new grant of a delivery that was drawn anew."""
         with self._lock:
+            self.hold = Hold(delivery.execution_id, delivery.token)
+            self.lease_expires_us = delivery.lease_expires_us
+            self.delivery = self.delivery._replace(
+                token=delivery.token, deliveries=delivery.deliveries, drawn_us=delivery.drawn_us,
+                lease_expires_us=delivery.lease_expires_us)
+            self.begin_by = begin_by
+
+    def end_unbegun(self) -> None:
+        """Note that it went back to its tenant, or to somebody else, before it began."""
+        with self._lock:
+            self.ended = True
+
+    def accept(self, at: float) -> bool:
+        """Note that the body begins.
+
+        Args:
+            at: monotonic clock of the process that runs it.
+
+        Returns:
+            Whether it is in time; if not, the body will find so itself.
+        """
+        with self._lock:
+            if at > self.begin_by:                                  # rule 10: no history of a start
+                return False
             if self.accepted or self.ended:
-                return
+                return True
             self.accepted = True
             if self.limit_seconds is not None and self.deadline is None:
                 self.deadline = time.monotonic() + self.limit_seconds + self.slack_seconds
         self._io.accepted(self)
+        return True
 
     @property
     def claimed(self) -> bool:

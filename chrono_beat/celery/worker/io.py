@@ -28,7 +28,17 @@ from typing import Any
 from chrono_beat.celery.worker.aside import Aside
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.celery.worker.native import native_thread_starter
-from chrono_beat.celery.worker.operations import ACCEPT, FORGET, GIVE_BACK, PARK, SETTLE, Counts, LaneWork, Operation
+from chrono_beat.celery.worker.operations import (
+    ACCEPT,
+    FORGET,
+    GIVE_BACK,
+    PARK,
+    REDRAW,
+    SETTLE,
+    Counts,
+    LaneWork,
+    Operation,
+)
 from chrono_beat.celery.worker.outcomes import Outcomes
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.records import RAN_REJECTED, REFUSED, Delivery, Settlement
@@ -74,6 +84,7 @@ class WorkerIO:
         self.queue = beat.queue
         self.lanes = tuple(range(beat.config.lanes))
         self.lease_us = round(beat.config.lease_ttl * 1_000_000)
+        self.start_window = beat.config.start_window
         self.counts = Counts()
         self.outcomes = Outcomes(self.lanes)
         self._free_slots, self._pools, self._deliver, self._hear = free_slots, pools, deliver, hear
@@ -162,6 +173,10 @@ class WorkerIO:
         """Lay a delivery aside for a worker that knows its task."""
         self.counts.unknown_tasks += 1
         self._add(Operation(PARK, held))
+
+    def redraw(self, held: HeldDelivery) -> None:
+        """Draw anew what has not begun in time, and deliver it again."""
+        self._add(Operation(REDRAW, held))
 
     def look_aside(self) -> None:
         """Draw, as soon as there are slots, what other workers have laid aside and this one knows."""
@@ -278,15 +293,35 @@ class WorkerIO:
                 self._aside.park(lane, self.worker, [operation.held for operation in work.parks])
                 self._drop(*(operation.held for operation in work.parks))
                 work.parks = []
+            while work.redraws:
+                self._redraw(work.redraws[0].held)
+                work.redraws.pop(0)
             accepts = [operation.held.hold for operation in work.accepts]
             settlements = [operation.settlement for operation in work.settles]
+            sent = time.monotonic()
             words, deliveries = self.queue.settle_and_draw(
                 lane, self.worker, settlements, pool, credit, self.lease_us, accepts)
         except BaseException:
             self._todo.extendleft(reversed(work.all()))
             raise
         self._note_settled(work.settles, words)
-        return self._receive(lane, deliveries)
+        return self._receive(lane, deliveries, sent)
+
+    def _redraw(self, held: HeldDelivery) -> None:
+        if held.ended:
+            return                                   # given back, or stopped, meanwhile
+        sent = time.monotonic()
+        again = self.queue.redraw(held.lane, self.worker, held.hold, self.lease_us)
+        if again is None:
+            held.end_unbegun()
+            self._drop(held)
+            return
+        before = tuple(held.hold)
+        held.renew(again, sent + self.start_window)
+        self._held[tuple(held.hold)] = held
+        self._held.pop(before, None)
+        self.counts.drawn_anew += 1
+        self._deliver([held])
 
     def _note_settled(self, operations: Iterable[Operation], words: Sequence[str]) -> None:
         for operation, word in zip(operations, words, strict=True):
@@ -330,11 +365,13 @@ class WorkerIO:
         for lane in self.lanes:
             wanted = self._aside.wanted(lane, self._pools())
             if wanted and room > 0:
-                room -= self._receive(lane, self.queue.draw_parked(lane, self.worker, wanted[:room], self.lease_us))
+                sent = time.monotonic()
+                drawn = self.queue.draw_parked(lane, self.worker, wanted[:room], self.lease_us)
+                room -= self._receive(lane, drawn, sent)
                 self._aside_due |= len(wanted) > room
 
-    def _receive(self, lane: int, deliveries: Sequence[Delivery]) -> int:
-        helds = [HeldDelivery(lane, delivery, self) for delivery in deliveries]
+    def _receive(self, lane: int, deliveries: Sequence[Delivery], sent: float) -> int:
+        helds = [HeldDelivery(lane, delivery, self, sent + self.start_window) for delivery in deliveries]
         for held in helds:
             self._held[tuple(held.hold)] = held      # before anybody hears of them: renewals and recovery go by this
         self.counts.drawn += len(helds)

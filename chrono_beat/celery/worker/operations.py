@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.core.records import Settlement
 
-ACCEPT, SETTLE, GIVE_BACK, FORGET, PARK = "accept", "settle", "give_back", "forget", "park"
+ACCEPT, SETTLE, GIVE_BACK, FORGET, PARK, REDRAW = "accept", "settle", "give_back", "forget", "park", "redraw"
 
 
 @dataclass(slots=True)
@@ -25,6 +25,7 @@ class Counts:
 
     drawn: int = 0
     given_back: int = 0
+    drawn_anew: int = 0
     settled: int = 0
     refused: int = 0
     rejected: int = 0
@@ -44,11 +45,13 @@ class LaneWork:
     settles: list[Operation] = field(default_factory=list)
     returns: list[Operation] = field(default_factory=list)
     parks: list[Operation] = field(default_factory=list)
+    redraws: list[Operation] = field(default_factory=list)
 
     def of_kind(self, kind: str) -> list[Operation]:
         """Return the list for operations of a kind."""
-        return {ACCEPT: self.accepts, SETTLE: self.settles, GIVE_BACK: self.returns, PARK: self.parks}[kind]
+        return {ACCEPT: self.accepts, SETTLE: self.settles, GIVE_BACK: self.returns, PARK: self.parks,
+                REDRAW: self.redraws}[kind]
 
     def all(self) -> list[Operation]:
         """Return everything."""
-        return [*self.accepts, *self.settles, *self.returns, *self.parks]
+        return [*self.accepts, *self.settles, *self.returns, *self.parks, *self.redraws]

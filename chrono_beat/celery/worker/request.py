@@ -14,9 +14,11 @@ from typing import Any
 
 from celery.exceptions import TaskRevokedError
 from celery.utils.imports import symbol_by_name
+from celery.worker import state
 
 from chrono_beat.celery.worker import endings, pools
 from chrono_beat.celery.worker.held import HeldDelivery
+from chrono_beat.celery.worker.window import WindowedPool, is_not_begun
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,8 @@ class LeasedRequest:
         self.pool: Any = None
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
-        self.held.accept()
+        if not self.held.accept(time_accepted):
+            return
         super().on_accepted(pid, time_accepted)
         if self.held.stopping:                       # told so while the pool had it and no child yet
             self.stop(self.pool)
@@ -137,7 +140,9 @@ def _leased_execute(execute: Callable[..., Any]) -> Callable[..., Any]:
         try:
             held.limit_seconds = self.time_limits[0] or self.task.time_limit
             held.slack_seconds = OWN_LIMIT_SLACK_SECONDS if pools.can_end_bodies(pool) else 0.0
-            job = execute(self, pool, **kwargs)
+            # The class that Celery derives has the pool in a closure; the method it replaces takes the one it is given.
+            windowed = WindowedPool(pool, held.begin_by)
+            job = super(LeasedRequest, self).execute_using_pool(windowed, **kwargs)  # type: ignore[misc]
         except TaskRevokedError:
             raise
         except Exception as error:
@@ -162,6 +167,10 @@ def _leased_success(on_success: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(on_success)
     def wrapper(self: LeasedRequest, failed__retval__runtime: Any, **kwargs: Any) -> Any:
         failed, retval, runtime = failed__retval__runtime
+        if is_not_begun(failed__retval__runtime):
+            state.task_ready(self, successful=False)
+            self.held.give_back()
+            return None
         try:
             return on_success(self, failed__retval__runtime, **kwargs)
         finally:

@@ -150,6 +150,11 @@ def limited(n):
     note("limited", n=n)
 
 
+@app.task(rate_limit="1/s")
+def limited_slowly(n):
+    note("begin", name="limited", n=n, token=current().token)
+
+
 @app.task
 def ignore():
     raise Ignore()

@@ -14,6 +14,7 @@ def config():
         lease_ttl=float(os.environ.get("CHRONO_TEST_LEASE_TTL", 60)),
         renew_every=float(os.environ.get("CHRONO_TEST_RENEW_EVERY", 20)),
         stop_grace=float(os.environ.get("CHRONO_TEST_STOP_GRACE", 30)),
+        start_window=float(os.environ.get("CHRONO_TEST_START_WINDOW", 2)),
         lanes=int(os.environ.get("CHRONO_TEST_LANES", 1)),
     )
 
