@@ -137,7 +137,7 @@ def create_from(definition: JobDefinition, *, source: str = "api", actor: str | 
             ))
         job = Job(id=new_job_id(), source=source, created_by=(actor or "")[:255])
         store.take_over(job, valid)
-        _plan(job, valid, now_us)
+        plan_anew(job, valid, now_us)
         store.insert(job)
         store.write_event(job, "create", actor, now_us, {"after": _said(valid)})
         transaction.on_commit(control.wake_dispatchers, using=store.alias())
@@ -323,7 +323,7 @@ def change(
             # The call that made it so may have failed to tell Redis.
             return _changed(found, frozenset(), control.tell(found, found.version))
         if changed.keys() & _PLANNED_BY or found.quarantined_reason:
-            _plan(found, valid, now_us)
+            plan_anew(found, valid, now_us)
             found.plan_version = found.version + 1          # rule 7: what is of an older plan is not carried over
         elif not found.paused:
             _carry_over(found)
@@ -350,7 +350,7 @@ def _unknown_change(name: str) -> Problem:
     return Problem(name, "a job has no such field" + (f"; did you mean {near[0]}?" if near else ""), "unknown")
 
 
-def _plan(job: Job, definition: JobDefinition, now_us: int) -> None:
+def plan_anew(job: Job, definition: JobDefinition, now_us: int) -> None:
     """Set the next run from now on. A schedule that has none left is over, and its name is free when all has ended."""
     now = ids.from_us(now_us)
     if definition.schedule_kind == "interval":

@@ -13,7 +13,7 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from chrono_beat_django import wiring
+from chrono_beat_django import tenants, wiring
 from chrono_beat_django.admin.forms import TenantForm
 from chrono_beat_django.admin.instants import in_utc
 from chrono_beat_django.admin.pages import Page
@@ -26,6 +26,7 @@ class TenantPage(Page):
     """Tenants by slug. Who changed one is in Django's own history: the audit of changes is about jobs."""
 
     form = TenantForm
+    actions = ("pause_tenants", "resume_tenants")
     list_display = ("slug", "name", "weight", "max_running", "state", "jobs", "pool")
     list_filter = ("paused",)
     search_fields = ("slug", "name")
@@ -56,7 +57,26 @@ class TenantPage(Page):
         if not change:
             obj.save(force_insert=True)
         elif form.changed_data:
-            obj.save(update_fields=[*form.changed_data, "updated_at"])
+            others = [name for name in form.changed_data if name != "paused"]
+            if others:
+                obj.save(update_fields=[*others, "updated_at"])
+            if "paused" in form.changed_data:
+                (tenants.pause if obj.paused else tenants.resume)(obj)
+
+    @admin.action(description="Pause selected tenants", permissions=["change"])
+    def pause_tenants(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
+        """Stop drawing their work until they are resumed."""
+        for tenant in queryset:
+            running = tenants.pause(tenant)
+            rest = f"; {len(running)} executions that run go on" if running else ""
+            self.message_user(request, f"{tenant.slug}: paused{rest}")
+
+    @admin.action(description="Resume selected tenants from now on", permissions=["change"])
+    def resume_tenants(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
+        """Let their jobs fire again from now on; what fell into the pause is not made up for."""
+        for tenant in queryset:
+            tenants.resume(tenant)
+            self.message_user(request, f"{tenant.slug}: resumed from now on")
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Say which jobs are in the way."""

@@ -1,0 +1,186 @@
+"""Pause, resume and delete a tenant: one call for all its jobs, as prompt as one for a single job (invariant 7).
+
+A pause stops the tenant's draws: Redis is told in the call. Its jobs go on being planned, and what was published waits in
+its streams; a resume voids that and plans every job from now, while the tenant is still paused, and only then lets draws
+go on. So what fell into a pause is never fired. Jobs that are paused themselves stay so. Plain tasks, which have no job,
+wait through a pause and run after it.
+"""
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+
+from django.db import connections, transaction
+
+from chrono_beat.core import ids
+from chrono_beat.core.errors import Conflict, NotYetVoidedWarning, QueueUnavailable
+from chrono_beat.core.records import GONE_VERSION, Running, TenantLimits, Void
+from chrono_beat_django import control, wiring
+from chrono_beat_django.jobs import plan_anew
+from chrono_beat_django.models import Job, Tenant
+from chrono_beat_django.store import definitions as store
+
+BATCH = 200
+"""Jobs that are written in one transaction."""
+
+
+def pause(tenant: Tenant | str) -> Sequence[Running]:
+    """Stop drawing a tenant's work until it is resumed.
+
+    Returns:
+        The deliveries that are running and go on, filled in when the change has committed; no other one starts.
+
+    Raises:
+        UnknownTenant: there is none.
+    """
+    running: list[Running] = []
+    with transaction.atomic(using=store.alias()):
+        found = _set_paused(_slug(tenant), True)
+        transaction.on_commit(lambda: _stop_draws(found, running), using=store.alias())
+    return running
+
+
+def resume(tenant: Tenant | str) -> None:
+    """Let a tenant's jobs fire again from now on; what fell into the pause is not made up for.
+
+    Where Redis cannot be reached the tenant stays paused, with a NotYetVoidedWarning: call again. Within a transaction
+    all this happens when that has committed.
+
+    Raises:
+        UnknownTenant: there is none.
+    """
+    slug = _slug(tenant)
+    with transaction.atomic(using=store.alias()):
+        store.lock_tenant(slug)
+        transaction.on_commit(lambda: _resume(slug), using=store.alias())
+
+
+def delete(tenant: Tenant | str, *, actor: str | None = None) -> Sequence[Running]:
+    """Delete a tenant with all its jobs. What has not begun never begins; history stays.
+
+    The tenant is paused first, its jobs go in batches, itself last: where this breaks off, call again. Plain tasks that
+    still wait in its streams run.
+
+    Args:
+        actor: who does it, for the audit of its jobs.
+
+    Returns:
+        The deliveries that are running and go on.
+
+    Raises:
+        UnknownTenant: there is none.
+        Conflict: it is the tenant of jobs that name none; or this was called within a transaction.
+    """
+    slug = _slug(tenant)
+    if slug == wiring.config().default_tenant:
+        raise Conflict(f"{slug} is the tenant of jobs that name none (setting DEFAULT_TENANT)")
+    if connections[store.alias()].in_atomic_block:
+        raise Conflict("a tenant is deleted in several transactions; call this outside of one")
+    running = list(pause(slug))
+    while True:
+        for batch in _batches(slug, finished=True):
+            _delete_jobs(batch, actor)
+        with transaction.atomic(using=store.alias()):
+            found = store.lock_tenant(slug)               # jobs are created under this lock
+            if not Job.objects.using(store.alias()).filter(tenant=slug).exists():
+                found.delete()
+                break
+    # Its copies are void: the draw drops them, and the streams go with the last one.
+    _tell_limits(Tenant(slug=slug), ids.to_us(found.updated_at) + 1)
+    return running
+
+
+def _slug(tenant: Tenant | str) -> str:
+    return tenant.slug if isinstance(tenant, Tenant) else str(tenant)
+
+
+def _set_paused(slug: str, paused: bool) -> Tenant:
+    found = store.lock_tenant(slug)
+    Tenant.objects.using(store.alias()).filter(slug=slug).update(paused=paused)
+    found.refresh_from_db()                               # dated by the database
+    return found
+
+
+def _tell_limits(tenant: Tenant, changed_us: int | None = None) -> bool:
+    at_us = ids.to_us(tenant.updated_at) if changed_us is None else changed_us
+    limits = TenantLimits(tenant.slug, tenant.weight, tenant.max_running, tenant.paused, at_us)
+    try:
+        wiring.queue().set_tenants(_lane(tenant.slug), [limits])
+    except QueueUnavailable as error:
+        warnings.warn(
+            f"the change of tenant {tenant.slug} is saved, but Redis could not be told ({error}): a dispatcher will, "
+            "within a second of its return",
+            NotYetVoidedWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def _stop_draws(tenant: Tenant, running: list[Running]) -> None:
+    if _tell_limits(tenant):
+        lane = _lane(tenant.slug)
+        running += control.settled(lambda: wiring.queue().deliveries_of(lane, "", None, tenant=tenant.slug))
+
+
+def _resume(slug: str) -> None:
+    try:
+        for batch in _batches(slug, finished=False):
+            voids = _plan_from_now(batch)
+            for void in voids:
+                wiring.queue().void(_lane(slug), void.job_id, void.version)
+            wiring.store().void_done(voids)
+    except QueueUnavailable as error:
+        warnings.warn(
+            f"tenant {slug} stays paused: Redis could not be told what is void ({error}); resume it again",
+            NotYetVoidedWarning,
+            stacklevel=2,
+        )
+        return
+    with transaction.atomic(using=store.alias()):
+        found = _set_paused(slug, False)
+    _tell_limits(found)
+    control.wake_dispatchers()
+
+
+def _batches(slug: str, *, finished: bool) -> Iterator[list[Job]]:
+    """Yield a tenant's jobs in batches, each read in a transaction of its own; with *finished* also those that are over."""
+    last = None
+    while True:
+        rows = Job.objects.using(store.alias()).filter(tenant=slug).order_by("id")
+        if not finished:
+            rows = rows.filter(finished_at__isnull=True, paused=False, quarantined_reason="")
+        batch = list((rows if last is None else rows.filter(id__gt=last))[:BATCH])
+        if not batch:
+            return
+        yield batch
+        last = batch[-1].id
+
+
+def _plan_from_now(batch: Sequence[Job]) -> list[Void]:
+    now_us, voids = wiring.now_us(), []
+    with transaction.atomic(using=store.alias()):
+        locked = Job.objects.using(store.alias()).select_for_update().filter(id__in=[job.id for job in batch])
+        for job in locked.order_by("id"):
+            if job.paused or job.finished_at is not None:
+                continue                                  # meanwhile
+            plan_anew(job, store.definition_of(job), now_us)
+            job.plan_version = job.version + 1
+            store.save(job)
+            store.write_event(job, "resume", None, now_us, {"tenant": job.tenant})
+            voids.append(Void(str(job.id), job.tenant, job.version))
+    return voids
+
+
+def _delete_jobs(batch: Sequence[Job], actor: str | None) -> None:
+    now_us = wiring.now_us()
+    with transaction.atomic(using=store.alias()):
+        for job in batch:
+            job.version += 1
+            store.write_event(job, "delete", actor, now_us, {"tenant": job.tenant})
+        Job.objects.using(store.alias()).filter(id__in=[job.id for job in batch]).delete()
+    control.say([Void(str(job.id), job.tenant, GONE_VERSION) for job in batch])
+
+
+def _lane(slug: str) -> int:
+    return ids.lane_of(slug, wiring.config().lanes)

@@ -1,0 +1,128 @@
+"""Pause, resume and delete of a tenant, on real tables and a Redis in memory."""
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+
+from chrono_beat.core.errors import Conflict, NotYetVoidedWarning
+from chrono_beat.core.records import GONE_VERSION
+from chrono_beat_django import jobs, tenants, wiring
+from chrono_beat_django.models import Execution, Job, JobEvent, PendingVoid, Tenant
+from chrono_beat_django.store.definitions import UnknownTenant
+from tests.django.test_control import NOON, SECOND, desk  # noqa: F401
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def acme(desk):  # noqa: F811
+    Tenant.objects.create(slug="acme", weight=3)
+    return [jobs.create(tenant="acme", name=f"j{n}", task="a.b", every=60) for n in range(3)]
+
+
+def test_inv07_a_pause_stops_draws_in_the_call_and_reports_what_runs(desk, acme):  # noqa: F811
+    rows = [desk.row(job) for job in acme]
+    for job, row in zip(acme, rows, strict=True):
+        desk.publish(job, row)
+    running, = desk.queue.draw(0, "chrono", 1, "w1", 60 * SECOND)
+    desk.begin(running)
+
+    found = tenants.pause("acme")
+
+    assert [r.execution_id for r in found] == [running.execution_id]
+    assert desk.draw() == []
+    assert Tenant.objects.get(slug="acme").paused
+
+
+def test_rule10_a_pause_waits_for_what_was_drawn_and_has_not_begun(desk, acme):  # noqa: F811
+    desk.publish(acme[0], desk.row(acme[0]))
+    delivery, = desk.draw()
+    desk.during = [lambda: desk.begin(delivery)]
+
+    assert [r.begun for r in tenants.pause("acme")] == [True]
+    assert desk.waited > 0
+
+
+def test_inv07_a_resume_fires_nothing_that_fell_into_the_pause(desk, acme):  # noqa: F811
+    """Copies that wait in the streams are void before the tenant is drawn from again."""
+    jobs.pause(acme[2])
+    tenants.pause("acme")
+    for job in acme[:2]:
+        desk.publish(job, desk.row(job))
+    desk.clock.advance(us=3600 * SECOND)
+
+    tenants.resume("acme")
+
+    assert desk.draw() == []
+    now = NOON + timedelta(hours=1)
+    fresh = list(Job.objects.filter(tenant="acme").order_by("name"))
+    assert [job.next_run_at for job in fresh] == [now + timedelta(seconds=60)] * 2 + [None]
+    assert [(job.version, job.plan_version) for job in fresh] == [(2, 2), (2, 2), (2, 2)]
+    assert not Tenant.objects.get(slug="acme").paused
+    assert JobEvent.objects.filter(tenant="acme", action="resume").count() == 2
+    job = fresh[0]
+    desk.publish(job, desk.row(job, NOON + timedelta(minutes=30)))
+    assert len(desk.draw()) == 1
+
+
+def test_a_resume_leaves_the_tenant_paused_where_redis_is_away(desk, acme):  # noqa: F811
+    tenants.pause("acme")
+    desk.queue.unavailable = True
+
+    with pytest.warns(NotYetVoidedWarning, match="stays paused"):
+        tenants.resume("acme")
+
+    assert Tenant.objects.get(slug="acme").paused
+    desk.queue.unavailable = False
+    tenants.resume("acme")
+    assert not Tenant.objects.get(slug="acme").paused
+
+
+def test_within_a_transaction_a_tenants_pause_and_resume_count_from_its_commit(desk, acme):  # noqa: F811
+    with pytest.raises(RuntimeError), transaction.atomic():
+        tenants.pause("acme")
+        raise RuntimeError
+    assert desk.queue.lanes[0].limits == {}
+
+    with transaction.atomic():
+        tenants.pause("acme")
+        tenants.resume("acme")
+        assert desk.queue.lanes[0].limits == {}
+    assert not desk.queue.lanes[0].limits["acme"].paused
+
+
+def test_r076_deleting_a_tenant_drops_all_that_waits_and_keeps_its_history(desk, acme, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(tenants, "BATCH", 2)
+    rows = [desk.row(job) for job in acme]
+    for job, row in zip(acme, rows, strict=True):
+        desk.publish(job, row)
+    running, = desk.queue.draw(0, "chrono", 1, "w1", 60 * SECOND)
+    desk.begin(running)
+
+    found = tenants.delete("acme", actor="ada")
+
+    assert [r.execution_id for r in found] == [running.execution_id]
+    assert desk.draw() == []
+    assert not desk.queue.lanes[0].streams
+    assert not Tenant.objects.filter(slug="acme").exists() and not Job.objects.filter(tenant="acme").exists()
+    assert Execution.objects.filter(tenant="acme").count() == 3
+    assert JobEvent.objects.filter(tenant="acme", action="delete", actor="ada").count() == 3
+    late = wiring.store().superseded(range(8), 10, running=True)
+    assert {version for *_, version in late} == {GONE_VERSION} and {key for key, *_ in late} == {row.id for row in rows}
+    assert not PendingVoid.objects.filter(told=False).exists()
+
+
+def test_a_tenant_is_not_deleted_within_a_transaction_nor_the_default_one(desk, acme):  # noqa: F811
+    with pytest.raises(Conflict, match="DEFAULT_TENANT"):
+        tenants.delete("default")
+    with pytest.raises(Conflict, match="outside"), transaction.atomic():
+        tenants.delete("acme")
+    for call in (tenants.pause, tenants.resume, tenants.delete):
+        with pytest.raises(UnknownTenant):
+            call("nobody")
+
+
+def test_a_tenant_that_is_changed_by_sql_is_told_to_redis_by_the_dispatchers(desk, acme):  # noqa: F811
+    Tenant.objects.filter(slug="acme").update(paused=True)
+    limits = wiring.store().tenant_limits(1)
+    assert {limit.tenant: limit.paused for limit in limits}["acme"]
