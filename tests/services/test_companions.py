@@ -1,6 +1,7 @@
 """Reaper, audit and keeper."""
 
 from chrono_beat import telemetry
+from chrono_beat.core.records import Hold
 from chrono_beat.services.audit import Audit
 from chrono_beat.services.keeper import KEEP_EVERY_US, KEEP_LIMIT, PAUSE_US, Keeper
 from chrono_beat.services.reaper import Reaper
@@ -40,6 +41,32 @@ def test_inv06_a_lost_worker_is_reaped_a_bounded_number_of_times():
     [row] = world.store.rows(job)
     assert (row.state, row.reason, row.deliveries) == ("dead", "reap_cap", 3)
     assert [fields["reaped"][0].capped for fields in heard] == [False, False, True]
+
+
+def test_r144_what_no_worker_could_run_is_kept_for_a_while_and_then_a_dead_letter():
+    world = World(no_worker_after=600)
+    job = world.job(**ONCE)
+    world.working = False
+    world.dispatcher()
+    world.run_until(us() + SECOND)
+    reaper = Reaper(world.queue, world.flow, world.config)
+    heard = []
+    unsubscribe = telemetry.subscribe(lambda event, fields: heard.append(fields) if event == "stranded" else None)
+    [delivery] = world.queue.draw(0, "chrono", 1, "old", LEASE_US)
+    world.queue.park(0, "old", [(Hold(delivery.execution_id, delivery.token), "t.renamed")])
+
+    for _ in range(2):
+        world.run(seconds=299)
+        reaper.turn(world.flow.monotonic_us())
+        assert {row.state for row in world.store.rows(job)} == {"queued"}
+    world.run(seconds=5)
+    reaper.turn(world.flow.monotonic_us())
+    world.run(seconds=1)
+    unsubscribe()
+
+    [row] = world.store.rows(job)
+    assert (row.state, row.reason, row.deliveries) == ("dead", "no_worker", 0) and "t.renamed" in row.error
+    assert [each.task for fields in heard for each in fields["executions"]] == ["t.renamed"]
 
 
 def test_the_reaper_looks_as_often_as_it_is_told():

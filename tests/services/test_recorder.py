@@ -50,6 +50,19 @@ def test_failures_are_tried_again_after_back_off_through_the_same_due_index():
     assert [world.headers[row.execution_id]["retries"] for row in rows] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("most", "ends"), [
+    (2, [("failed", "timeout"), ("dead", "timeout")]), (1, [("dead", "timeout")]),
+])
+def test_r143_a_hard_timeout_is_tried_again_while_the_policy_allows_it_and_never_lost(most, ends):
+    world, job = failing(retry=RetryPolicy(most, True, 30.0, 2.0, 3600.0, 0.0))
+    world.answers["t.fails"] = ("timeout", {"limit": "hard"})
+
+    world.run_until(us() + 120 * SECOND)
+
+    assert [(row.state, row.reason) for row in world.store.rows(job)] == ends
+    assert len(world.runs) == most and world.queue.lanes[0].running == {}
+
+
 def test_the_tasks_own_retry_becomes_an_attempt_with_its_countdown_and_arguments():
     world = World()
     job = world.job(**ONCE, task="t.retries")

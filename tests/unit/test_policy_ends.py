@@ -104,6 +104,7 @@ def test_a_start_is_written_as_such():
         ("succeeded", "succeeded", "", None, None),
         ("revoked", "cancelled", "", None, None),
         ("superseded", "cancelled", "superseded", None, None),
+        ("no_worker", "dead", "no_worker", None, None),
         ("rejected", "dead", "invalid", None, None),
         ("reap_cap", "dead", "reap_cap", None, None),
         ("lost", "dead", "worker_lost", None, None),
