@@ -58,7 +58,7 @@ def fill_in(wanted: Sequence[Instants], now: datetime, *, pace: timedelta = time
         for job, instants in part:
             due = now
             for instant in instants:
-                attempt = _next_attempt(last.get((job.id, instant)), paused)
+                attempt = _next_attempt(last.get((job.id, instant)), job.plan_version if paused else 0)
                 if attempt is None:
                     existing += 1
                     continue
@@ -74,29 +74,35 @@ def _parts(wanted: Sequence[Instants], size: int) -> Iterable[Sequence[Instants]
     return (some[at:at + size] for at in range(0, len(some), size))
 
 
-_Last = tuple[int, str, str]
+_Last = tuple[int, str, str, int]
 
 
 def _last_attempts(part: Sequence[Instants]) -> dict[tuple[object, datetime], _Last]:
-    """Return (attempt, state, reason) of the last attempt at each instant that has a row."""
+    """Return (attempt, state, reason, version) of the last attempt at each instant that has a row."""
     rows = (
         Execution.objects.using(alias())
         .filter(job_id__in=[entry.job.id for entry in part],
                 scheduled_at__gte=min(entry.instants[0] for entry in part),
                 scheduled_at__lte=max(entry.instants[-1] for entry in part))
         .order_by("attempt")
-        .values_list("job_id", "scheduled_at", "attempt", "state", "reason")
+        .values_list("job_id", "scheduled_at", "attempt", "state", "reason", "job_version")
     )
-    return {(job_id, at): (attempt, state, reason) for job_id, at, attempt, state, reason in rows.iterator()}
+    return {(job_id, at): (attempt, state, reason, version)
+            for job_id, at, attempt, state, reason, version in rows.iterator()}
 
 
-def _next_attempt(last: _Last | None, paused: bool) -> int | None:
+def _next_attempt(last: _Last | None, plan_version: int) -> int | None:
+    """Return the number of the attempt to be made; None for none.
+
+    *plan_version* is that of a resume which looks back, else 0: what is still open of an older plan and does not run is
+    void since then, and the audit will end it (rule 8), so it never ran either.
+    """
     if last is None:
         return 1
-    attempt, state, reason = last
-    if state in NEVER_RAN or (paused and state == lifecycle.CANCELLED and reason in FELL_INTO_PAUSE):
-        return attempt + 1
-    return None
+    attempt, state, reason, version = last
+    void = state in (lifecycle.SCHEDULED, lifecycle.QUEUED) and version < plan_version
+    cancelled = plan_version and state == lifecycle.CANCELLED and reason in FELL_INTO_PAUSE
+    return attempt + 1 if state in NEVER_RAN or void or cancelled else None
 
 
 def lock_letter(execution_id: str) -> Execution:

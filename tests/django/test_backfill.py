@@ -220,10 +220,11 @@ def test_what_was_claimed_ahead_and_cancelled_by_the_pause_is_made_up_for(paused
     row(paused, NOON, "cancelled", reason="paused")
     row(paused, NOON + HOUR, "cancelled")                              # by a person
     row(paused, NOON + 2 * HOUR, "running")
+    row(paused, NOON + 3 * HOUR, "queued")                              # void, and not swept yet
 
     jobs.resume(paused, missed="all")
 
-    assert [(each.scheduled_at.hour, each.attempt) for each in rows(paused, kind="backfill")] == [(12, 2), (15, 1)]
+    assert [(each.scheduled_at.hour, each.attempt) for each in rows(paused, kind="backfill")] == [(12, 2), (15, 2)]
 
 
 def test_a_one_off_that_fell_into_a_pause_is_over_only_when_its_late_run_has_ended(clock):
