@@ -176,7 +176,8 @@ class JobStore(Protocol):
 
     def load_open(self, execution_ids: Sequence[str]) -> list[ScheduledExecution]:
         """Return those of the rows that are open and may be published: of their job's version (protocol rule 8), and without a
-        request to cancel them."""
+        request to cancel them. Those that no claim meets are taken over as load_scheduled does, also where they run: Redis
+        has lost the run (rule 7)."""
 
     def let_go(self, execution_ids: Sequence[str]) -> int:
         """Let no wheel hold these rows any longer, so that load_scheduled finds them; only rows in state scheduled. Returns how

@@ -346,6 +346,8 @@ def decide_end(
         if outcome.event == RAN_SUPERSEDED and outcome.detail.get("unknown"):
             state, reason = lifecycle.DEAD, "unknown"          # rule 12: it may have run before Redis' memory was lost
         named = outcome.event == "cancelled"                   # then whatever version it has
+        if named and outcome.token:
+            state, reason = lifecycle.DEAD, "unknown"          # a worker had it, and could not say any more whether it ran
         return _ending(outcome, state, reason, None if named else outcome.version), None, _forgotten_start(outcome)
     if outcome.event not in NEEDS_ROW:
         raise ValueError(f"no such event: {outcome.event[:40]!r}")

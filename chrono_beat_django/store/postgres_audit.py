@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from chrono_beat.core.records import Content, DueJob, ScheduledExecution
 from chrono_beat.core.recovery import OpenRow
 from chrono_beat_django.store.keys import split
-from chrono_beat_django.store.postgres_claims import JOB, due_job
+from chrono_beat_django.store.postgres_claims import JOB, TAKEN_OVER, due_job
 from chrono_beat_django.store.postgres_edits import PostgresEdits
 from chrono_beat_django.store.postgres_sql import (
     BY_KEY,
@@ -41,6 +41,10 @@ FROM {unnest("k", **KEY_COLUMNS)} JOIN chrono_execution e ON {BY_KEY}
     JOIN chrono_job j ON j.id = e.job_id AND j.version = e.job_version LEFT JOIN chrono_tenant t ON t.slug = j.tenant
 WHERE e.state IN ('scheduled', 'queued', 'running') AND e.cancel_requested_at IS NULL ORDER BY e.due_at, e.id"""
 
+TAKE_OVER = f"""UPDATE chrono_execution e SET job_version = j.version
+    FROM {unnest("k", **KEY_COLUMNS)}, chrono_job j
+    WHERE {BY_KEY} AND j.id = e.job_id AND e.state IN ('scheduled', 'queued', 'running') AND {TAKEN_OVER}"""
+
 LET_GO = f"""UPDATE chrono_execution e SET holder_epoch = 0 FROM {unnest("k", **KEY_COLUMNS)}
     WHERE {BY_KEY} AND e.state = 'scheduled' AND e.holder_epoch <> 0"""
 
@@ -66,7 +70,9 @@ class PostgresAudit(PostgresEdits):
         keys = split(execution_ids)
         if not keys:
             return []
-        rows = self._rows(LOAD_OPEN, *key_parameters(keys.values()), *bounds(keys.values()))
+        parameters = [*key_parameters(keys.values()), *bounds(keys.values())]
+        self.statement(lambda cursor: cursor.execute(TAKE_OVER, parameters))
+        rows = self._rows(LOAD_OPEN, *parameters)
         return [ScheduledExecution(*row[:10], Content._make(row[10:])) for row in rows]
 
     def let_go(self, execution_ids: Sequence[str]) -> int:

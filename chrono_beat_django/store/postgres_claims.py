@@ -62,8 +62,8 @@ _EDITED = f"""held h JOIN chrono_pending_void v ON v.partition = h.number CROSS 
             AND x.due_at <= {at("%s")} AND x.state IN ('scheduled', 'queued', 'running') AND x.state <> 'running'
             AND x.job_version < v.version LIMIT 1000
     ) e WHERE true"""
-_TAKEN_OVER = "e.kind <> 'schedule' AND e.job_version < j.version AND e.job_version >= j.plan_version"
-_SAME = f"(j.version = e.job_version OR {_TAKEN_OVER})"
+TAKEN_OVER = "e.kind <> 'schedule' AND e.job_version < j.version AND e.job_version >= j.plan_version"
+_SAME = f"(j.version = e.job_version OR {TAKEN_OVER})"
 _LOAD = f"""WITH {held(by_member=False)}, picked AS (
     SELECT e.job_id, e.scheduled_at, e.attempt, e.holder_epoch AS was, e.epoch, e.job_version AS old, j.version
     FROM (SELECT e.*, h.epoch FROM {{source}}) e
@@ -83,7 +83,7 @@ SELECT e.id, e.job_id::text, e.partition, {us("e.scheduled_at")}, {us("e.due_at"
 FROM loaded e JOIN chrono_job j ON j.id = e.job_id LEFT JOIN chrono_tenant t ON t.slug = j.tenant"""
 LOAD_FREE = _LOAD.format(source=_FREE, same=_SAME, states="('scheduled')")
 LOAD_LEFT_BEHIND = _LOAD.format(source=_LEFT_BEHIND, same=_SAME, states="('scheduled')")
-LOAD_EDITED = _LOAD.format(source=_EDITED, same=_TAKEN_OVER, states="('scheduled', 'queued')")
+LOAD_EDITED = _LOAD.format(source=_EDITED, same=TAKEN_OVER, states="('scheduled', 'queued')")
 MARK_LOADED = f"""UPDATE chrono_partition p SET loaded_epoch = p.epoch
     FROM {unnest("mine", number="int", epoch="bigint")}
     WHERE p.number = mine.number AND p.epoch = mine.epoch AND NOT EXISTS (

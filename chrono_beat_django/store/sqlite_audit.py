@@ -7,7 +7,7 @@ from chrono_beat.core.records import DueJob, ScheduledExecution
 from chrono_beat.core.recovery import OpenRow
 from chrono_beat_django.store.sqlite_claims import JOB, SCHEDULED, due_job, scheduled
 from chrono_beat_django.store.sqlite_edits import SqliteEdits
-from chrono_beat_django.store.sqlite_sql import Unreadable, bare, dashed, listed, now_us, text, us
+from chrono_beat_django.store.sqlite_sql import Unreadable, bare, dashed, listed, now_us, query, text, us
 
 PAGE = """SELECT id, tenant, "partition", CAST(due_at AS TEXT), state FROM chrono_execution
     WHERE "partition" = %s AND state IN ('scheduled', 'queued', 'running') AND due_at >= %s AND due_at <= %s
@@ -17,6 +17,10 @@ PAGE = """SELECT id, tenant, "partition", CAST(due_at AS TEXT), state FROM chron
 LOAD_OPEN = SCHEDULED.format(
     same="j.version = e.job_version",
     which="e.id IN (SELECT value FROM json_each(%s)) AND e.state IN ('scheduled', 'queued', 'running')")
+TAKE_OVER = """UPDATE chrono_execution SET job_version = (SELECT version FROM chrono_job j WHERE j.id = job_id)
+    WHERE id IN (SELECT value FROM json_each(%s)) AND state IN ('scheduled', 'queued', 'running') AND kind <> 'schedule'
+        AND EXISTS (SELECT 1 FROM chrono_job j WHERE j.id = chrono_execution.job_id
+            AND chrono_execution.job_version < j.version AND chrono_execution.job_version >= j.plan_version)"""
 LET_GO = """UPDATE chrono_execution SET holder_epoch = 0
     WHERE id IN (SELECT value FROM json_each(%s)) AND state = 'scheduled' AND holder_epoch <> 0"""
 PLANS = f"SELECT {JOB} WHERE j.id IN (SELECT value FROM json_each(%s))"
@@ -42,7 +46,11 @@ class SqliteAudit(SqliteEdits):
 
     def load_open(self, execution_ids: Sequence[str]) -> list[ScheduledExecution]:
         """See JobStore."""
-        return [scheduled(row) for row in self.rows(LOAD_OPEN, listed(execution_ids), LAST, len(execution_ids))]
+        def work(cursor):
+            cursor.execute(TAKE_OVER, [listed(execution_ids)])
+            return query(cursor, LOAD_OPEN, listed(execution_ids), LAST, len(execution_ids))
+
+        return [scheduled(row) for row in self.write(work)] if execution_ids else []
 
     def let_go(self, execution_ids: Sequence[str]) -> int:
         """See JobStore."""

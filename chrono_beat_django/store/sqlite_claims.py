@@ -66,9 +66,9 @@ FROM chrono_execution e JOIN chrono_job j ON j.id = e.job_id AND {{same}}
 WHERE {{which}} AND e.due_at <= %s AND e.cancel_requested_at IS NULL
     AND NOT ({HELD_BACK.format(now="STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')")}) ORDER BY e.due_at, e.id LIMIT %s"""
 # Rule 7: what no claim meets again is taken over by the scan, unless the plan itself has changed since.
-_TAKEN_OVER = "e.kind <> 'schedule' AND e.job_version < j.version AND e.job_version >= j.plan_version"
-_SAME = f"(j.version = e.job_version OR {_TAKEN_OVER})"
-EDITED = SCHEDULED.format(same=_TAKEN_OVER, which="""e.state IN ('scheduled', 'queued') AND e.rowid IN (
+TAKEN_OVER = "e.kind <> 'schedule' AND e.job_version < j.version AND e.job_version >= j.plan_version"
+_SAME = f"(j.version = e.job_version OR {TAKEN_OVER})"
+EDITED = SCHEDULED.format(same=TAKEN_OVER, which="""e.state IN ('scheduled', 'queued') AND e.rowid IN (
     SELECT x.rowid FROM chrono_pending_void v CROSS JOIN chrono_execution x
     WHERE v."partition" IN (SELECT value FROM json_each(%s)) AND x."partition" = v."partition" AND x.job_id = v.job_id
         AND x.state IN ('scheduled', 'queued', 'running') AND x.job_version < v.version)""")

@@ -78,7 +78,7 @@ def test_rule08_open_rows_come_with_what_their_message_needs_unless_nobody_may_p
     bench.set_row(ended, state="dead", finished_us=past)
     bench.set_row(cancelled, cancel_requested_us=past)
     edited = bench.add_job("edited", next_run_us=None, paused=True)
-    old = bench.add_execution(edited, past)
+    old = bench.add_execution(edited, past, kind="schedule")
     bench.edit(edited, priority=3)
     gone = bench.add_job("gone", next_run_us=None, paused=True)
     left = bench.add_execution(gone, past)
@@ -90,6 +90,22 @@ def test_rule08_open_rows_come_with_what_their_message_needs_unless_nobody_may_p
         (plain, "[1]", '{"a": 1}'), (own, "[2]", '{"a": 1}')]
     assert (found[0].job_id, found[0].version, found[0].due_us) == (job_id, 1, past - 4 * MINUTE)
     assert store.load_open([]) == []
+
+
+def test_rule07_what_no_claim_meets_is_taken_over_also_where_it_ran(bench, store, past):
+    """An edit of its content dropped the copy that a reaped worker had left; the row still says running."""
+    job_id = bench.add_job("j", next_run_us=None, paused=True)
+    retry, plain = bench.add_execution(job_id, past, kind="retry", attempt=2), bench.add_execution(
+        job_id, past - MINUTE, kind="schedule")
+    other = bench.add_execution(job_id, past - 2 * MINUTE, kind="retry", attempt=2)
+    for key in (retry, plain):
+        bench.set_row(key, state="running")
+    bench.edit(job_id, priority=3)
+
+    assert [(row.execution_id, row.version, row.content.priority) for row in store.load_open([retry, plain])] == [
+        (retry, 2, 3)]
+    versions = {row.execution_id: row.job_version for row in bench.rows()}
+    assert versions == {retry: 2, plain: 1, other: 1}
 
 
 def test_a_hold_that_is_let_go_is_loaded_again(bench, store, past):

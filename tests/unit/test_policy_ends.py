@@ -265,8 +265,15 @@ def test_rule12_leaves_a_row_that_a_newer_plan_has_taken_over():
 
 
 def test_a_cancel_ends_a_row_of_any_version_while_the_lane_remembers():
-    assert decide("cancelled", version=GONE_VERSION) == (
-        Ending(ID, "cancelled", "", AT, "w1", 2, "", None, 4, 2), None, None)
+    never_drawn = outcome("cancelled", version=GONE_VERSION)._replace(token="", worker="", deliveries=0)
+    assert decide_end(None, never_drawn, AT, lambda: 0.5) == (
+        Ending(ID, "cancelled", "", AT, "", 0, "", None, 4, 2), None, None)
+
+
+def test_a_cancelled_copy_that_a_worker_had_had_may_have_run():
+    """Its lease ran out before it could say that it had begun."""
+    ending, _, _ = decide("cancelled", version=GONE_VERSION)
+    assert (ending.state, ending.reason, ending.if_version) == ("dead", "unknown", None)
 
 
 def test_an_outcome_of_a_forgotten_grant_says_when_it_had_started_at_the_latest():
