@@ -63,6 +63,8 @@ class Tenant(models.Model):
         help_text="Share of failures (0 to 1) from which on retries are held back; empty: never.")
     retries_paused_until = _instant()
     paused = models.BooleanField(**_both(False))
+    paused_at = _instant(
+        editable=False, help_text="Since when it is paused; set by the database, empty where it is not.")
     spread_seconds = models.PositiveIntegerField(
         help_text="Spread of jobs that set none: each starts at its own offset within so many seconds.", **_both(0))
     retention_days = models.PositiveIntegerField(null=True, blank=True)

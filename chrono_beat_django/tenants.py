@@ -2,20 +2,22 @@
 
 A pause stops the tenant's draws: Redis is told in the call. Its jobs go on being planned, and what was published waits in
 its streams; a resume voids that and plans every job from now, while the tenant is still paused, and only then lets draws
-go on. So what fell into a pause is never fired. Jobs that are paused themselves stay so. Plain tasks, which have no job,
-wait through a pause and run after it.
+go on. So what fell into a pause is fired only where the resume asks for it. Jobs that are paused themselves stay so. Plain
+tasks, which have no job, wait through a pause and run after it.
 """
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
 
 from django.db import connections, transaction
 
 from chrono_beat.core import ids
 from chrono_beat.core.errors import Conflict, NotYetVoidedWarning, QueueUnavailable
 from chrono_beat.core.records import GONE_VERSION, Running, TenantLimits, Void
-from chrono_beat_django import control, wiring
+from chrono_beat_django import backfill, control, wiring
 from chrono_beat_django.jobs import plan_anew
 from chrono_beat_django.models import Job, Tenant
 from chrono_beat_django.store import definitions as store
@@ -40,19 +42,30 @@ def pause(tenant: Tenant | str) -> Sequence[Running]:
     return running
 
 
-def resume(tenant: Tenant | str) -> None:
-    """Let a tenant's jobs fire again from now on; what fell into the pause is not made up for.
+def resume(
+    tenant: Tenant | str, *, missed: str | None = None, limit: int = backfill.DEFAULT_LIMIT, actor: str | None = None,
+) -> None:
+    """Let a tenant's jobs fire again from now on; what fell into the pause is not made up for unless asked.
 
     Where Redis cannot be reached the tenant stays paused, with a NotYetVoidedWarning: call again. Within a transaction
     all this happens when that has committed.
 
+    Args:
+        missed: None to look forward only; "latest" to run the newest occurrence of each job that fell into the pause,
+            "all" to run the newest *limit* of each: as a backfill, held back by the tenant's cap.
+        limit: how many of a job "all" runs at most, 1 to 10,000.
+        actor: who does it, for the audit of its jobs.
+
     Raises:
         UnknownTenant: there is none.
+        InvalidInput: *missed* or *limit* is none of these.
     """
+    backfill.check_missed(missed, limit)
     slug = _slug(tenant)
     with transaction.atomic(using=store.alias()):
-        store.lock_tenant(slug)
-        transaction.on_commit(lambda: _resume(slug), using=store.alias())
+        since = store.lock_tenant(slug).paused_at
+        back = None if missed is None or since is None else _LookBack(since, missed, limit)
+        transaction.on_commit(lambda: _resume(slug, back, actor), using=store.alias())
 
 
 def delete(tenant: Tenant | str, *, actor: str | None = None) -> Sequence[Running]:
@@ -123,10 +136,19 @@ def _stop_draws(tenant: Tenant, running: list[Running]) -> None:
         running += control.settled(lambda: wiring.queue().deliveries_of(lane, "", None, tenant=tenant.slug))
 
 
-def _resume(slug: str) -> None:
+class _LookBack(NamedTuple):
+    """What a resume makes up for: since when, "latest" or "all", how many of a job."""
+
+    since: datetime
+    missed: str
+    limit: int
+
+
+def _resume(slug: str, back: _LookBack | None, actor: str | None) -> None:
+    size = BATCH if back is None or back.missed == "latest" else max(1, min(BATCH, backfill.MAX_BACKFILL // back.limit))
     try:
-        for batch in _batches(slug, finished=False):
-            voids = _plan_from_now(batch)
+        for batch in _batches(slug, finished=False, size=size):
+            voids = _plan_from_now(batch, back, actor)
             for void in voids:
                 wiring.queue().void(_lane(slug), void.job_id, void.version)
             wiring.store().void_done(voids)
@@ -143,22 +165,23 @@ def _resume(slug: str) -> None:
     control.wake_dispatchers()
 
 
-def _batches(slug: str, *, finished: bool) -> Iterator[list[Job]]:
+def _batches(slug: str, *, finished: bool, size: int = BATCH) -> Iterator[list[Job]]:
     """Yield a tenant's jobs in batches, each read in a transaction of its own; with *finished* also those that are over."""
     last = None
     while True:
         rows = Job.objects.using(store.alias()).filter(tenant=slug).order_by("id")
         if not finished:
             rows = rows.filter(finished_at__isnull=True, paused=False, quarantined_reason="")
-        batch = list((rows if last is None else rows.filter(id__gt=last))[:BATCH])
+        batch = list((rows if last is None else rows.filter(id__gt=last))[:size])
         if not batch:
             return
         yield batch
         last = batch[-1].id
 
 
-def _plan_from_now(batch: Sequence[Job]) -> list[Void]:
+def _plan_from_now(batch: Sequence[Job], back: _LookBack | None, actor: str | None) -> list[Void]:
     now_us, voids = wiring.now_us(), []
+    resumed: list[tuple[Job, datetime]] = []
     with transaction.atomic(using=store.alias()):
         locked = Job.objects.using(store.alias()).select_for_update().filter(id__in=[job.id for job in batch])
         for job in locked.order_by("id"):
@@ -167,8 +190,13 @@ def _plan_from_now(batch: Sequence[Job]) -> list[Void]:
             plan_anew(job, store.definition_of(job), now_us)
             job.plan_version = job.version + 1
             store.save(job)
-            store.write_event(job, "resume", None, now_us, {"tenant": job.tenant})
+            detail = {} if back is None else {"missed": back.missed, "start": back.since}
+            store.write_event(job, "resume", actor, now_us, {"tenant": job.tenant, **detail})
             voids.append(Void(str(job.id), job.tenant, job.version))
+            if back is not None:
+                resumed.append((job, max(back.since, job.created_at)))
+        if back is not None:
+            backfill.fill_pauses(resumed, back.missed, limit=back.limit, now=ids.from_us(now_us))
     return voids
 
 

@@ -26,7 +26,7 @@ class TenantPage(Page):
     """Tenants by slug. Who changed one is in Django's own history: the audit of changes is about jobs."""
 
     form = TenantForm
-    actions = ("pause_tenants", "resume_tenants")
+    actions = ("pause_tenants", "resume_tenants", "resume_tenants_and_catch_up")
     list_display = ("slug", "name", "weight", "max_running", "state", "jobs", "pool")
     list_filter = ("paused",)
     search_fields = ("slug", "name")
@@ -74,9 +74,17 @@ class TenantPage(Page):
     @admin.action(description="Resume selected tenants from now on", permissions=["change"])
     def resume_tenants(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         """Let their jobs fire again from now on; what fell into the pause is not made up for."""
+        self._resume(request, queryset, None, "from now on")
+
+    @admin.action(description="Resume selected tenants, and run the latest that each job missed", permissions=["change"])
+    def resume_tenants_and_catch_up(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
+        """Let their jobs fire again, and run the newest occurrence of each that fell into the pause."""
+        self._resume(request, queryset, "latest", "and the latest that each job missed is run")
+
+    def _resume(self, request: HttpRequest, queryset: QuerySet[Tenant], missed: str | None, how: str) -> None:
         for tenant in queryset:
-            tenants.resume(tenant)
-            self.message_user(request, f"{tenant.slug}: resumed from now on")
+            tenants.resume(tenant, missed=missed, actor=request.user.get_username())
+            self.message_user(request, f"{tenant.slug}: resumed {how}")
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Say which jobs are in the way."""

@@ -56,6 +56,11 @@ class Migration(migrations.Migration):
             name='plan_version',
             field=models.IntegerField(db_default=1, default=1, editable=False, help_text='Version of the last edit that planned anew: older rows are not carried over.'),
         ),
+        migrations.AddField(
+            model_name='tenant',
+            name='paused_at',
+            field=models.DateTimeField(blank=True, editable=False, help_text='Since when it is paused; set by the database, empty where it is not.', null=True),
+        ),
         migrations.AlterField(
             model_name='execution',
             name='kind',

@@ -98,6 +98,7 @@ CREATE OR REPLACE TRIGGER chrono_job_added BEFORE INSERT ON chrono_job FOR EACH 
     WHEN ({_UNPLANNED}) EXECUTE FUNCTION chrono_job_added();
 CREATE OR REPLACE FUNCTION chrono_tenant_changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     NEW.updated_at := clock_timestamp();
+    NEW.paused_at := CASE WHEN NEW.paused THEN COALESCE(NEW.paused_at, clock_timestamp()) END;
     RETURN NEW;
 END $$;
 CREATE OR REPLACE TRIGGER chrono_tenant_changed BEFORE INSERT OR UPDATE OF {', '.join(LIMITS)} ON chrono_tenant
@@ -136,7 +137,8 @@ END""",
 END""",
     f"""CREATE TRIGGER chrono_tenant_changed AFTER UPDATE OF {', '.join(LIMITS)} ON chrono_tenant FOR EACH ROW
 WHEN {_changed(LIMITS)} BEGIN
-    UPDATE chrono_tenant SET updated_at = {_NOW} WHERE slug = NEW.slug;
+    UPDATE chrono_tenant SET updated_at = {_NOW},
+        paused_at = CASE WHEN NEW.paused THEN COALESCE(NEW.paused_at, {_NOW}) END WHERE slug = NEW.slug;
 END""",
     f"""CREATE TRIGGER chrono_job_raised AFTER UPDATE OF version ON chrono_job FOR EACH ROW
 WHEN OLD.version < NEW.version BEGIN

@@ -4,7 +4,7 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from chrono_beat.core.errors import Conflict, NotYetVoidedWarning
+from chrono_beat.core.errors import Conflict, InvalidInput, NotYetVoidedWarning
 from chrono_beat.core.records import GONE_VERSION
 from chrono_beat_django import jobs, tenants, wiring
 from chrono_beat_django.models import Execution, Job, JobEvent, PendingVoid, Tenant
@@ -63,6 +63,60 @@ def test_inv07_a_resume_fires_nothing_that_fell_into_the_pause(desk, acme):  # n
     job = fresh[0]
     desk.publish(job, desk.row(job, NOON + timedelta(minutes=30)))
     assert len(desk.draw()) == 1
+
+
+@pytest.fixture
+def hourly(desk):  # noqa: F811
+    """Three hourly jobs of a tenant that is paused from noon to 15:20, and one that is paused itself."""
+    Tenant.objects.create(slug="acme", max_running=20)
+    made = [jobs.create(tenant="acme", name=f"j{n}", task="a.b", cron="0 * * * *") for n in range(4)]
+    jobs.pause(made[3])
+    tenants.pause("acme")
+    Tenant.objects.filter(slug="acme").update(paused_at=NOON - timedelta(minutes=1))
+    Job.objects.update(created_at=NOON - timedelta(days=9))
+    Execution.objects.create(                               # claimed and published meanwhile; skipped; missed
+        id=f"{made[0].id}:20260107T150000Z:1", job_id=made[0].id, tenant="acme", state="queued", job_version=1,
+        scheduled_at=NOON + timedelta(hours=3), due_at=NOON, first_due_at=NOON)
+    desk.clock.advance(us=(3 * 3600 + 20 * 60) * SECOND)
+    return made
+
+
+@pytest.mark.parametrize(("asked", "hours"), [({}, []), ({"missed": "latest"}, [3]), ({"missed": "all"}, [0, 1, 2, 3]),
+                                              ({"missed": "all", "limit": 2}, [2, 3])])
+def test_r070_a_tenants_resume_makes_up_for_its_pause_only_as_far_as_it_is_asked_to(desk, hourly, asked, hours):  # noqa: F811
+    """R070: nothing before the next full hour; asked for the latest, one run of each job that is not paused itself."""
+    tenants.resume("acme", actor="ada", **asked)
+
+    made = Execution.objects.filter(kind="backfill").order_by("scheduled_at")
+    for job in hourly[:3]:
+        found = [row.scheduled_at - NOON for row in made if row.job_id == job.id]
+        assert found == [timedelta(hours=hour) for hour in hours]
+    assert not made.filter(job_id=hourly[3].id).exists()
+    assert {row.job_version for row in made} <= {2} and {row.due_at for row in made} <= {NOON + timedelta(hours=3, minutes=20)}
+    nexts = set(Job.objects.filter(paused=False).values_list("next_run_at", flat=True))
+    assert nexts == {NOON + timedelta(hours=4)}
+    assert Tenant.objects.get(slug="acme").paused_at is None
+    assert {event.actor for event in JobEvent.objects.filter(action="resume")} == {"ada"}
+
+
+def test_a_resume_that_asks_for_nonsense_leaves_the_tenant_paused(desk, hourly):  # noqa: F811
+    for asked in ({"missed": "some"}, {"missed": "all", "limit": 0}):
+        with pytest.raises(InvalidInput):
+            tenants.resume("acme", **asked)
+
+    assert Tenant.objects.get(slug="acme").paused
+
+
+def test_the_database_dates_a_tenants_pause_however_it_comes_about(desk):  # noqa: F811
+    Tenant.objects.create(slug="acme")
+    Tenant.objects.filter(slug="acme").update(paused=True)
+    since = Tenant.objects.get(slug="acme").paused_at
+    tenants.pause("acme")
+    Tenant.objects.filter(slug="acme").update(weight=5)
+
+    assert since is not None and Tenant.objects.get(slug="acme").paused_at == since
+    Tenant.objects.filter(slug="acme").update(paused=False)
+    assert Tenant.objects.get(slug="acme").paused_at is None
 
 
 def test_a_resume_leaves_the_tenant_paused_where_redis_is_away(desk, acme):  # noqa: F811
