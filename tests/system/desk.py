@@ -30,7 +30,20 @@ def main() -> None:
         for job_id in ids:
             jobs.delete(job_id)
 
-    requests = {"create": create, "create_at": create_at, "delete": delete}
+    def backfill(job, start, end):
+        return jobs.backfill(job, start, end).created
+
+    def trigger(job):
+        return jobs.trigger(job).id
+
+    def update(job, **changes):
+        return jobs.update(job, **changes).version
+
+    def replay(letter):
+        return jobs.replay(letter).id
+
+    requests = {"create": create, "create_at": create_at, "delete": delete, "backfill": backfill, "trigger": trigger,
+                "update": update, "replay": replay}
     for line in sys.stdin:
         request, arguments = json.loads(line)
         close_old_connections()
