@@ -10,7 +10,8 @@ published any more, and:
 - otherwise the next run goes back to the oldest occurrence that was claimed and has not begun, so that the claim
   carries it over with the new content (protocol rule 7).
 
-What plans anew sets ``plan_version``: rows of an older plan are carried over by nobody.
+What plans anew sets ``plan_version``: rows of an older plan are carried over by nobody. A version never goes down: a whole
+row that somebody saves as it was before another's edit counts as an edit, or the void of that one would stand against it.
 
 A job that comes without a next run and is not paused is planned likewise. A tenant's limits are dated by the database's
 clock.
@@ -59,6 +60,7 @@ def _row(of: str, columns: tuple[str, ...]) -> str:
 _POSTGRES = f"""
 CREATE OR REPLACE FUNCTION chrono_job_edited() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     NEW.version := OLD.version + 1;
+    NEW.plan_version := GREATEST(OLD.plan_version, NEW.plan_version);
     IF NEW.quarantined_reason <> '' OR {_row('OLD', PLAN)} IS DISTINCT FROM {_row('NEW', PLAN)} THEN
         NEW.plan_version := NEW.version;
         NEW.paused_at := CASE WHEN NEW.paused THEN COALESCE(OLD.paused_at, clock_timestamp()) END;
@@ -76,7 +78,8 @@ CREATE OR REPLACE FUNCTION chrono_job_edited() RETURNS trigger LANGUAGE plpgsql 
     RETURN NEW;
 END $$;
 CREATE OR REPLACE TRIGGER chrono_job_edited BEFORE UPDATE OF {', '.join(PLAN + CONTENT)} ON chrono_job FOR EACH ROW
-    WHEN (OLD.version = NEW.version AND {_row('OLD', PLAN + CONTENT)} IS DISTINCT FROM {_row('NEW', PLAN + CONTENT)})
+    WHEN (OLD.version > NEW.version
+        OR OLD.version = NEW.version AND {_row('OLD', PLAN + CONTENT)} IS DISTINCT FROM {_row('NEW', PLAN + CONTENT)})
     EXECUTE FUNCTION chrono_job_edited();
 CREATE OR REPLACE FUNCTION chrono_job_raised() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     {_TO_VOID} VALUES (NEW.id, NEW.tenant, NEW.partition, NEW.version) {_VOID_AGAIN};
@@ -120,9 +123,9 @@ def _changed(columns: tuple[str, ...]) -> str:
 _REPLANNED = f"(NEW.quarantined_reason <> '' OR {_changed(PLAN)})"
 _SQLITE = (
     f"""CREATE TRIGGER chrono_job_edited AFTER UPDATE OF {', '.join(PLAN + CONTENT)} ON chrono_job FOR EACH ROW
-WHEN NEW.version = OLD.version AND {_changed(PLAN + CONTENT)} BEGIN
-    UPDATE chrono_job SET version = version + 1,
-        plan_version = CASE WHEN {_REPLANNED} THEN version + 1 ELSE plan_version END,
+WHEN NEW.version < OLD.version OR NEW.version = OLD.version AND {_changed(PLAN + CONTENT)} BEGIN
+    UPDATE chrono_job SET version = OLD.version + 1,
+        plan_version = CASE WHEN {_REPLANNED} THEN OLD.version + 1 ELSE MAX(plan_version, OLD.plan_version) END,
         paused_at = CASE WHEN NOT NEW.paused THEN NULL ELSE COALESCE(paused_at, {_NOW}) END,
         next_run_at = CASE WHEN NEW.paused THEN NULL WHEN NEW.finished_at IS NOT NULL THEN next_run_at
             WHEN {_REPLANNED} THEN {_NOW} ELSE COALESCE(MIN(next_run_at, {_CARRIED}), next_run_at, {_CARRIED}) END,

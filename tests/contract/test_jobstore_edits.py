@@ -7,7 +7,7 @@ import pytest
 from django.db import IntegrityError, connections
 from django.utils.timezone import now
 
-from chrono_beat_django.models import Execution, Job, Tenant
+from chrono_beat_django.models import Execution, Job, PendingVoid, Tenant
 from chrono_beat_django.store import DjangoJobStore, triggers
 
 LATER = datetime(2030, 1, 2, 9, tzinfo=UTC)
@@ -78,8 +78,10 @@ def test_a_pause_by_sql_takes_the_job_out_of_the_due_index_and_a_resume_plans_fr
     row = job()
 
     on(Job).filter(id=row.id).update(paused=True)
-    assert (fresh(row).version, fresh(row).next_run_at) == (2, None)
+    assert (fresh(row).version, fresh(row).plan_version, fresh(row).next_run_at) == (2, 2, None)
+    assert is_now(fresh(row).paused_at)
     on(Job).filter(id=row.id).update(paused=False)
+    assert (fresh(row).plan_version, fresh(row).paused_at) == (3, None)
 
     assert (fresh(row).version, fresh(row).replan, is_now(fresh(row).next_run_at)) == (3, True, True)
 
@@ -169,6 +171,21 @@ def test_ids_of_jobs_grow_with_time():
     ids = [job(name=str(number)).id for number in range(3)]
     assert sorted(row.version for row in ids) == [7, 7, 7]
     assert ids[0].int >> 80 <= ids[2].int >> 80
+
+
+def test_r078_a_stale_row_that_is_saved_as_a_whole_counts_as_an_edit():
+    """Its version is lower than that below which Redis drops everything: the job would never run again."""
+    row = job(args="[1]")
+    on(Job).filter(id=row.id).update(timezone="Asia/Tokyo")
+    on(Job).filter(id=row.id).update(args="[2]")
+    assert (fresh(row).version, fresh(row).plan_version) == (3, 2)
+
+    row.note = "saved late"
+    row.save(using=database.alias)
+
+    seen = fresh(row)
+    assert (seen.version, seen.plan_version, seen.args, seen.timezone) == (4, 4, "[1]", "UTC")
+    assert {(v.job_id, v.version) for v in on(PendingVoid).all()} == {(row.id, 4)}
 
 
 def test_installing_the_triggers_again_changes_nothing():
