@@ -9,7 +9,6 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 from chrono_beat.core.config import Config
-from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.ids import to_us
 from chrono_beat.core.records import Hold, Settlement
 from chrono_beat.services.dispatcher import Dispatcher
@@ -197,11 +196,8 @@ class World:
         if self.queue.unavailable:
             return
         for lane in range(self.config.lanes):
-            try:
-                state = self.queue.lane_state(lane)
-            except QueueUnavailable:
-                continue
-            if state.opened_replication_id != state.replication_id:
+            known = self.queue.lanes.get(lane)
+            if known is not None and known.replication_id != self.queue.repl:
                 continue                                   # another server: workers wait until it is opened anew
             while drawn := self.queue.draw(lane, self.config.default_pool, 100, "w", LEASE_US):
                 for delivery in drawn:
