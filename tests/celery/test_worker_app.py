@@ -15,11 +15,14 @@ from chrono_beat.celery.amqp import ChronoAMQP
 from chrono_beat.celery.context import current
 from chrono_beat.celery.worker import endings, pools
 from chrono_beat.celery.worker.held import HeldDelivery
+from chrono_beat.celery.worker.io import WorkerIO
 from chrono_beat.celery.worker.request import LeasedRequest
 from chrono_beat.celery.worker.window import NOT_BEGUN, WindowedPool, is_not_begun
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import MisconfiguredError, QueueUnavailable
-from chrono_beat.core.records import Delivery, Hold
+from chrono_beat.core.records import Delivery, Hold, PublishItem
+from chrono_beat.testing.clock import ManualClock
+from chrono_beat.testing.memory_queue import MemoryQueueStore
 
 pytestmark = pytest.mark.celery
 
@@ -407,3 +410,33 @@ def test_what_the_pool_does_not_take_goes_back_as_a_reap_and_its_slot_is_free(he
         request.execute_using_pool(object())
 
     assert sent == [("lost", 0.0)]
+
+
+def test_what_is_stopped_while_it_is_drawn_anew_is_settled_under_its_new_token():
+    """Under the old one it would be refused, and its lease would have to run out first."""
+    clock = ManualClock()
+    queue = MemoryQueueStore(clock)
+    queue.open_lane(0, 1, "first", 0)
+    eid = "j:20260102T090000Z:1"
+    item = PublishItem(eid, "j", "acme", 1, 1, "schedule", "chrono", 5, clock.wall_us() - 1, None, "allow", b"{}")
+    queue.publish(0, 1, clock.wall_us() + 10**9, [item])
+    io = WorkerIO(types.SimpleNamespace(queue=queue, config=Config()), "w@test", free_slots=lambda own, accepted: 1,
+                  pools=lambda: ["chrono"], deliver=lambda helds: None, hear=print, knows=bool)
+    io._drawing = True
+    io._cycle()
+    [held] = io.held()
+    stock = queue.redraw
+
+    def redraw(*args):
+        held.stop("cancel", ("revoked", {}), 0.0)
+        return stock(*args)
+
+    queue.redraw = redraw
+    held.begin_by = 0.0
+
+    assert not held.begin()
+    io._cycle()
+    io._cycle()
+
+    assert [outcome.event for outcome in queue.read_outcomes(0, "r", 1, 10)] == ["revoked"]
+    assert io.counts.refused == 0 and queue.lanes[0].leases == {}

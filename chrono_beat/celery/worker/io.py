@@ -297,7 +297,7 @@ class WorkerIO:
                 self._redraw(work.redraws[0].held)
                 work.redraws.pop(0)
             accepts = [operation.held.hold for operation in work.accepts]
-            settlements = [operation.settlement for operation in work.settles]
+            settlements = [operation.settled() for operation in work.settles]
             sent = time.monotonic()
             words, deliveries = self.queue.settle_and_draw(
                 lane, self.worker, settlements, pool, credit, self.lease_us, accepts)

@@ -18,6 +18,14 @@ class Operation:
     settlement: Settlement | None = None
     not_before: float = 0.0
 
+    def settled(self) -> Settlement:
+        """Return the settlement under the token that the delivery has now: it may have been stopped while it was being
+        drawn anew."""
+        assert self.settlement is not None
+        if self.settlement.hold != self.held.hold:
+            self.settlement = self.settlement._replace(hold=self.held.hold)
+        return self.settlement
+
 
 @dataclass(slots=True)
 class Counts:
