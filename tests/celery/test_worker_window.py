@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from chrono_beat.services.audit import cancel as cancel_in_redis
 from chrono_beat.testing.patience import eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.celery]
@@ -85,3 +86,39 @@ def test_rule10_what_came_too_late_runs_at_the_next_draw_as_its_first_delivery(m
     assert site.events(eid) == ["started", "succeeded"]
     assert len(site.journal("begin", name="late")) == 1
     assert stats(site, worker)["given_back"] >= 1
+
+
+def cancel(site, eid):
+    return cancel_in_redis(site.queue, 0, eid, eid.split(":")[0], "acme")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_cancel_ends_what_runs_and_it_is_not_tried_again(make_site, pool):
+    site = make_site(stop_grace=0.5)
+    site.worker(pool, 2)
+    eid = site.publish("slow", "long", 20)
+    site.begun("long")
+
+    answer = cancel(site, eid)
+
+    assert (answer.state, answer.begun) == ("held", True)
+    assert site.ending(eid).event == "revoked"
+    assert site.leases() == 0 and cancel(site, eid).state == "done"
+    assert site.events(eid) == ["started", "revoked"]
+
+
+def test_a_cancel_of_what_a_stopped_child_holds_ends_it_without_a_start(make_site):
+    site = make_site(start_window=0.5)
+    worker = site.worker("prefork", 1)
+    [child] = worker.children()
+    os.kill(child, signal.SIGSTOP)
+    eid = site.publish("slow", "late", 0.1)
+    eventually(lambda: site.leases() == 1, 5)
+
+    assert not cancel(site, eid).begun
+    time.sleep(1)
+    os.kill(child, signal.SIGCONT)
+
+    assert site.ending(eid).event in ("cancelled", "revoked")
+    assert site.events(eid)[0] != "started" and not site.journal("begin", name="late")
+    assert site.ending(site.publish("slow", "next", 0.1)).event == "succeeded"
