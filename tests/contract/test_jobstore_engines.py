@@ -222,6 +222,7 @@ def test_at_a_million_rows_every_look_is_a_range_scan_and_never_reads_a_table(mi
         "PAGE": (postgres_audit.PAGE, [array(ALL), array([past] * 8), array(["e"] * 8), 5_000_000, 100, 100],
                  "partition_due_at_idx"),
         "LOAD_OPEN": (postgres_audit.LOAD_OPEN, [*by_key[:3], *by_key[4:]], "job_id_scheduled_at_attempt"),
+        "TAKE_OVER": (postgres_audit.TAKE_OVER, [*by_key[:3], *by_key[4:]], "job_id_scheduled_at_attempt"),
         "LET_GO": (postgres_audit.LET_GO, [*by_key[:3], *by_key[4:]], "job_id_scheduled_at_attempt"),
         "PLANS": (postgres_audit.PLANS, [array([job.job_id])], "chrono_job_pkey"),
         "DONE_WITH": (postgres_edits.DONE_WITH, [], "job_id_scheduled_at_attempt"),
