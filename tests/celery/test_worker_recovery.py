@@ -82,6 +82,8 @@ def test_rule04_nothing_is_drawn_from_another_server_before_its_lane_was_opened(
     """A replica that took over may have forgotten what ended in the last moments."""
     site = make_site(**SHORT)
     site.worker("prefork", 1)
+    eventually(lambda: [c for c in site.redis.client_list() if "b" in c["flags"] and c["cmd"] == "blpop"
+                        and c["db"] == "2"], 10, what="the worker waits")
     site.redis.hset(f"{site.prefix}:{{0}}:meta", "replication_id", "of the server before")
     site.redis.client_kill_filter(_type="normal", skipme=True)
     time.sleep(0.5)
