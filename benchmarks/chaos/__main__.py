@@ -126,16 +126,18 @@ def judge(site, load, faults, until, drained):
     told = seen.history()
     (site.directory / "history.txt").write_text("".join(f"{event}\n" for event in told.events))
     verdict = history.check(told, history.Limits(lease_us=witnesses.us(settings.LEASE_SECONDS), memory_excuses=True))
+    given_up = witnesses.given_up(seen)
     show("surprise", faults.surprises)
+    show("given up", given_up)
     for what in dict.fromkeys(finding.what for finding in verdict.findings):
         show("finding", [str(finding) for finding in verdict.findings if finding.what == what])
     show("not judged", verdict.unjudged)
     errors = Counter(f"{event['service']}: {event['error']}"[:160] for event in events if event["event"] == "service_failed")
     show("unexpected error", [f"{count} times: {text}" for text, count in errors.most_common()])
     kinds = Counter(finding.what for finding in verdict.findings)
-    word = "invalid" if faults.surprises else verdict.word
+    word = "invalid" if faults.surprises or given_up else verdict.word
     return {
-        "verdict": word if faults.done else "unknown", "executions": len(seen.rows), "lost": kinds["lost"],
+        "verdict": word if faults.done else "unknown", "executions": len(seen.rows), "lost": kinds["lost"] + len(given_up),
         "early": kinds["early"], "overlaps": kinds["overlap"],
         "duplicate_starts": len(seen.began) - len({event.execution_id for event in seen.began}),
         "faults": dict(sorted(Counter(fault.kind for fault in faults.done).items())),

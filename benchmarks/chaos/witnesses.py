@@ -166,6 +166,15 @@ def date_us(value: Any) -> int | None:
     return None if value is None else us(value.timestamp())
 
 
+def given_up(seen: Evidence) -> list[str]:
+    """Return executions that ended as unknown though nobody had edited, ended or cancelled anything of their job, and nothing
+    replaces its runs: these had to be published again (invariant 4)."""
+    touched = {call.job_id for call in seen.calls if call.what != "trigger"}
+    return [f"{row['id']} of {seen.jobs[str(row['job_id'])].name} ended as unknown, and nobody had touched its job"
+            for row in seen.rows if row["reason"] == "unknown" and str(row["job_id"]) not in touched
+            and str(row["job_id"]) in seen.jobs and seen.jobs[str(row["job_id"])].concurrency != "replace"]
+
+
 def recoveries(seen: Evidence) -> dict[str, float | None]:
     """Return for each kind of fault the longest time from its end until something began, None where nothing did."""
     slowest: dict[str, float | None] = {}
