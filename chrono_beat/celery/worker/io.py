@@ -250,17 +250,19 @@ class WorkerIO:
         if self.counts.lost_leases != self._told:
             lost, self._told = self.counts.lost_leases - self._told, self.counts.lost_leases
             logger.warning("chrono_beat: %d leases have passed to other deliveries", lost)
+        doubted = self._in_doubt
+        if doubted:
+            self._recover()              # before anything is sent: what a server has forgotten that took over, it refuses
         work = self._take_todo()
-        credit = self._credit() if self._mode != IDLE or self._in_doubt else 0
+        credit = self._credit() if self._mode != IDLE or doubted else 0
         pairs = [(lane, pool) for lane in self.lanes for pool in self._pools()] if credit > 0 else []
-        if len(pairs) == 1 and not self._in_doubt and work.keys() <= {pairs[0][0]}:
+        if len(pairs) == 1 and not doubted and work.keys() <= {pairs[0][0]}:
             drawn = self._send(pairs[0][0], work.get(pairs[0][0], LaneWork()), pairs[0][1], credit)
             self._after_draw(credit, drawn)
             return
         for lane, lane_work in work.items():
             self._send(lane, lane_work)
-        if self._in_doubt:
-            self._recover()
+        if doubted:
             credit = self._credit()
             pairs = [(lane, pool) for lane in self.lanes for pool in self._pools()] if credit > 0 else []
         self._after_draw(credit, self._draw_from(pairs, credit))
