@@ -240,6 +240,7 @@ class Limits:
         lease_us: how long a delivery's lease lasts.
         plan_slack_us: an instant so shortly before its plan was changed may be unclaimed: so long may an outage last.
         clock_error_us: by how much the witnesses' clocks may differ.
+        reap_cap: how often an execution may be taken from its worker before it is given up.
         memory_excuses: a lost memory alone excuses a repeat delivery or an overlap. Where every worker is watched it
             does not: healthy workers bring their leases and outcomes back.
     """
@@ -248,6 +249,7 @@ class Limits:
     plan_slack_us: int = 30_000_000
     clock_error_us: int = 0
     memory_excuses: bool = False
+    reap_cap: int = 5
 
 
 @dataclass(frozen=True)
@@ -276,7 +278,7 @@ class Finding(NamedTuple):
 
     Args:
         invariant: its number, 1 to 10.
-        what: a word: "early", "twice", "lost", "unexpected", "repeated", "lease", "stale", "old_plan", "overlap",
+        what: a word: "early", "twice", "lost", "unexpected", "repeated", "lease", "stale", "refused", "old_plan", "overlap",
             "skipped", "overtaken", "over_cap", "contradiction", "unmeasured".
         ids: executions, or the job.
         instants_us: when.

@@ -1,7 +1,7 @@
 """Judges of bodies: none early, none twice without a fault, none of an old plan, none beside another, none over a cap."""
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -169,6 +169,10 @@ def judge_leases(history: History, limits: Limits, notes: Notes) -> None:
     seen = look(history, limits)
     live: dict[str, Granted] = {}
     last: dict[str, Granted] = {}
+    reaps: Counter[str] = Counter()
+    begun = {(body.id, body.began.token) for body in seen.bodies}
+    replaced = {event.job_id for event in history.of(Defined) if event.plan.concurrency == "replace"}
+    over: set[tuple[str, str]] = set()                # what its worker, or somebody for it, has given up
     for event in history.events:
         if isinstance(event, Granted):
             before = last.get(event.execution_id)
@@ -180,7 +184,16 @@ def judge_leases(history: History, limits: Limits, notes: Notes) -> None:
                 notes.find(6, "lease", [event.execution_id], [before.at_us, event.at_us],
                            f"token {event.token} after {before.token}")
             live[event.execution_id] = last[event.execution_id] = event
+        elif isinstance(event, RowEnded):
+            over.add((event.execution_id, ""))
         elif isinstance(event, LeaseEnded):
+            if event.why in ("expired", "lost") and (event.execution_id, event.token) in begun:
+                reaps[event.execution_id] += 1
+                if reaps[event.execution_id] == limits.reap_cap + 2:
+                    notes.find(6, "repeated", [event.execution_id], [event.at_us],
+                               f"taken from its workers {limits.reap_cap + 2} times; the cap is {limits.reap_cap}")
+            if event.why != "expired":
+                over.add((event.execution_id, event.token))
             if event.execution_id in live and live[event.execution_id].token == event.token:
                 del live[event.execution_id]
         elif isinstance(event, Settled) and event.accepted:
@@ -190,6 +203,13 @@ def judge_leases(history: History, limits: Limits, notes: Notes) -> None:
                            f"an outcome under token {event.token} was accepted after token {newest.token} was granted")
             if event.execution_id in live and live[event.execution_id].token == event.token:
                 del live[event.execution_id]
+        elif isinstance(event, Settled) and not over & {(event.execution_id, ""), (event.execution_id, event.token)}:
+            if event.execution_id.partition(":")[0] in replaced:
+                continue                               # it may have been withdrawn at the end of its lease
+            newest = last.get(event.execution_id)
+            if newest is not None and newest.token == event.token and not seen.forgot(newest.at_us, event.at_us):
+                notes.find(6, "refused", [event.execution_id], [newest.at_us, event.at_us],
+                           f"an outcome under the last token granted, {event.token}, was refused")
 
 
 def _number(token: str) -> tuple[int, ...]:

@@ -176,7 +176,7 @@ def judge_states(history: History, limits: Limits, notes: Notes) -> None:
             notes.find(3, "lost", [row.execution_id], told, f"it is {row.state}, and no body of it ever began")
         if row.state == "cancelled":
             _judge_cancelled(row, ran, results[row.execution_id], calls, plans, notes)
-        why = _unexplained(row, faults, plans)
+        why = _unexplained(row, [fault for fault in faults if fault.at_us <= max(told) + limits.lease_us], plans)
         if why:
             notes.find(3, "contradiction", [row.execution_id], told, why)
 
@@ -198,10 +198,9 @@ def _judge_cancelled(
         notes.find(7, "contradiction", [row.execution_id], [row.finished_us or 0], "it is cancelled, and nobody asked for that")
 
 
-def _unexplained(row: Row, faults: Sequence[Fault], plans: Mapping[str, Plan]) -> str:
+def _unexplained(row: Row, before: Sequence[Fault], plans: Mapping[str, Plan]) -> str:
     if row.state == "expired" and row.job_id in plans and not plans[row.job_id].expires:
         return "it is expired, and its job has no expiry"
-    before = [fault for fault in faults if fault.at_us <= (row.finished_us or row.due_us)]
     if row.state == "dead" and row.reason == "unknown" and not any(
             fault.kind in (*WORKER_FAULTS, QUEUE_AWAY, MEMORY_LOST) for fault in before):
         return "it is dead for an unknown reason, and neither a memory was lost nor a worker hit"

@@ -163,6 +163,13 @@ WRONG = {
     "the outcome of a stale holder": (
         [BOTH, Granted(at(60.001), key(1), "1.1", "w1"), LeaseEnded(at(60.5), key(1), "1.1", "expired"),
          Granted(at(60.6), key(1), "1.2", "w2")], 6, "stale"),
+    "the outcome of the last holder refused": (
+        [row(1), run(1, accepted=False), Granted(at(60.001), key(1), "1.1", "w1"), LeaseEnded(at(60.5), key(1), "1.1", "expired"),
+         row(2), run(2, token="1.2")], 6, "refused"),
+    "reaped beyond the cap": (
+        [BOTH, Fault(at(60), KILLED, at(61)), [
+            [Began(at(60.1 + n / 100), key(1), f"0.{n}", "w1"), LeaseEnded(at(60.105 + n / 100), key(1), f"0.{n}", "expired")]
+            for n in range(7)]], 6, "repeated"),
     "the old plan after a pause had returned": (
         [ONE, row(2), run(2, token="1.2"), PAUSE], 7, "old_plan"),
     "the old content after an edit had returned": (

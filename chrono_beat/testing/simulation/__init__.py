@@ -26,7 +26,7 @@ from chrono_beat.testing.history import Capacity, Defined, History, Limits, Row,
 from chrono_beat.testing.memory_jobs import MemoryJob, MemoryTenant
 from chrono_beat.testing.simulation import mishaps
 from chrono_beat.testing.simulation.control import Call, next_run, plan_of
-from chrono_beat.testing.simulation.deployment import Deployment
+from chrono_beat.testing.simulation.deployment import REAP_CAP, Deployment
 from chrono_beat.testing.simulation.engine import Process, Task
 from chrono_beat.testing.simulation.scenario import LEASE_SECONDS, Scenario, Wish, scenario
 
@@ -39,7 +39,7 @@ TOLD = frozenset({
 DRAIN_US = 150_000_000
 LOOK_US = 2_000_000
 PLAN_SLACK_US = 60_000_000
-LIMITS = Limits(lease_us=round(LEASE_SECONDS * 1_000_000), plan_slack_us=PLAN_SLACK_US)
+LIMITS = Limits(lease_us=round(LEASE_SECONDS * 1_000_000), plan_slack_us=PLAN_SLACK_US, reap_cap=REAP_CAP)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from chrono_beat.testing.simulation.witness import Witness, WitnessedQueue, Witn
 from chrono_beat.testing.simulation.worker import Worker
 
 PARTITIONS = 4
-LONGEST_STILL_US = round(3 * LEASE_SECONDS * 1_000_000)
+REAP_CAP = 3
 RESTART_US = 6_000_000
 MARK_US = 100_000
 
@@ -34,7 +34,7 @@ def config_of(scenario: Scenario) -> Config:
     """Return the settings of a simulated deployment: shorter leases, so that minutes are enough."""
     return Config(
         partitions=PARTITIONS, lanes=1, horizon=scenario.horizon, lease_ttl=LEASE_SECONDS, renew_every=LEASE_SECONDS / 3,
-        stop_grace=3.0)
+        stop_grace=3.0, reap_cap=REAP_CAP)
 
 
 class Deployment:
@@ -55,7 +55,8 @@ class Deployment:
         self.queue = WitnessedQueue(HostClock(self.flow, scenario.redis_off_us), self.config, self.witness)
         self.engine = Engine(self.flow, self._died)
         self.mischief = Mischief(
-            self.engine, random.Random(f"mischief {scenario.seed}"), scenario.rate, LONGEST_STILL_US, self._struck)
+            self.engine, random.Random(f"mischief {scenario.seed}"), scenario.rate, scenario.longest_still_us,
+            self._struck)
         if scenario.kinds is not None:
             self.mischief.kinds = scenario.kinds
         self.workers: dict[str, Worker] = {}

@@ -15,8 +15,13 @@ LEASE_SECONDS = 10.0
 FAULTS_US = 50 * SECOND_US
 WARM_UP_US = 4 * SECOND_US
 
-NOT_YET: dict[str, str] = {"failover": "x"}
-"""Faults that are not caused yet, and for want of which rule."""
+CONTENT = "edit of the content under misfire latest"
+
+NOT_YET: dict[str, str] = {
+    CONTENT: "rule 7: the claim that meets what waits judges it anew as a misfire and takes only the latest over; the others are "
+             "swept as cancelled",
+}
+"""What is not tried yet, and why not."""
 
 
 class Mishap(NamedTuple):
@@ -67,6 +72,7 @@ class Scenario:
     slow_start_us: int = 50_000
     horizon: float = 20.0
     faults_us: int = FAULTS_US
+    longest_still_us: int = round(3 * LEASE_SECONDS * SECOND_US)
 
 
 THEMES = ("strikes", "edits", "memory", "pauses", "overlap", "retries", "outages", "workers", "everything")
@@ -111,10 +117,13 @@ def _add_jobs(made: Scenario, chance: random.Random, theme: str) -> None:
     long = theme in ("overlap", "everything")
     made.habits["tests.quick"] = Habits(20_000, 1_500_000)
     made.habits["tests.long"] = Habits(1_000_000, 9_000_000, hangs=0.1)
+    made.habits["tests.poison"] = Habits(20_000, 300_000, dies=1.0)
     made.habits["tests.fails"] = Habits(20_000, 2_000_000, fails=0.5, retries=0.3)
     for number in range(chance.randint(2, 4)):
         task = chance.choice(("tests.quick", "tests.long", "tests.long", "tests.fails") if long else
                              ("tests.quick", "tests.quick", "tests.long", "tests.fails"))
+        if theme == "workers" and number == 0:
+            task = "tests.poison"
         if theme == "retries":
             task = "tests.fails"
         concurrency = chance.choice(("forbid", "forbid", "allow", "replace")) if long else chance.choice(("forbid", "allow"))
@@ -147,5 +156,8 @@ def _add_wishes(made: Scenario, chance: random.Random, count: int) -> None:
             anew = chance.random() < 0.5
             values = {"expression": str(chance.choice((4, 6, 8)))} if anew else {"priority": chance.randrange(10)}
         at_us = WARM_UP_US + round(chance.random() * (made.faults_us - WARM_UP_US))
+        wish = Wish(at_us, action, chance.randrange(len(made.jobs)), values)
         if action not in NOT_YET:
-            made.wishes.append(Wish(at_us, action, chance.randrange(len(made.jobs)), values))
+            made.wishes.append(wish)
+        if "priority" in values and CONTENT in NOT_YET:
+            made.jobs[wish.job]["misfire"] = "all"

@@ -83,6 +83,7 @@ class Wire:
     def __init__(self, target: Any, process: Process, mischief: Mischief, error: type[Exception]) -> None:
         self._target, self._process, self._mischief, self._error = target, process, mischief, error
         self.cut_until_us = 0
+        self.server = getattr(target, "repl", "")
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -103,6 +104,9 @@ class Wire:
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._process.clock.monotonic_us() < self.cut_until_us:
             raise self._error("the network is cut")
+        if getattr(self._target, "repl", "") != self.server:
+            self.server = self._target.repl
+            raise self._error("the connection broke: another server has taken over")
         kind = self._mischief.strike(name)
         if kind:
             return self._struck(kind, name, args, kwargs)

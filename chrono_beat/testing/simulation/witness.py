@@ -25,8 +25,10 @@ from chrono_beat.core.records import (
 from chrono_beat.core.recovery import LostGrant, Renewed
 from chrono_beat.testing.clock import ManualClock
 from chrono_beat.testing.history import (
+    CHILD_KILLED,
     Began,
     Event,
+    Fault,
     Granted,
     LeaseEnded,
     Published,
@@ -99,6 +101,10 @@ class Witness:
         self.expire()
         version = self.versions.get((hold.execution_id, hold.token))
         self.add(Began(self.now_us(), hold.execution_id, hold.token, worker, version, key))
+
+    def child_killed(self, worker: str) -> None:
+        """Write down that the operating system ended a body of a worker."""
+        self.add(Fault(self.now_us(), CHILD_KILLED, self.now_us(), (worker,)))
 
     def stopped(self, hold: Hold, how: str) -> None:
         """Write down that a body is over."""

@@ -45,6 +45,7 @@ class Habits:
         shortest_us, longest_us: how long a body runs.
         fails: share of bodies that raise; *retries* of these by ``self.retry()``.
         hangs: share of bodies that run for a long time.
+        dies: share of bodies that end their process.
     """
 
     shortest_us: int = 50_000
@@ -52,6 +53,7 @@ class Habits:
     fails: float = 0.0
     retries: float = 0.0
     hangs: float = 0.0
+    dies: float = 0.0
 
 
 @dataclass(eq=False)
@@ -139,12 +141,9 @@ class Worker:
         """Send what has ended, hear what is to be stopped, draw what there is room for."""
         self.woken = False
         try:
+            if self.in_doubt:
+                self._recover()
             self._send()
-            for lane in range(self.config.lanes):
-                if self.in_doubt:
-                    ids = [held.delivery.execution_id for held in self.held.values()]
-                    self.queue.recover(lane, self.identity, ids)
-            self.in_doubt = False
             messages = self.queue.wait_for_work(range(self.config.lanes), [self.config.default_pool], self.identity, 0)
             for message in messages:
                 self._hear(message)
@@ -154,6 +153,14 @@ class Worker:
             self._io = self.clock.monotonic_us() + BACK_OFF_US
             return BACK_OFF_US
         return IDLE_US
+
+    def _recover(self) -> None:
+        self.in_doubt = False                                      # first: what breaks off meanwhile is in doubt again
+        for lane in range(self.config.lanes):
+            state = self.queue.lane_state(lane)
+            if state.opened_replication_id not in ("", state.replication_id):
+                raise QueueUnavailable("another server has taken over")        # rule 4
+            self.queue.recover(lane, self.identity, [held.delivery.execution_id for held in self.held.values()])
 
     def _send(self) -> None:
         while self.todo:
@@ -191,6 +198,7 @@ class Worker:
             if self.kept:
                 self._ask_recorded()
         except QueueUnavailable:
+            self.in_doubt = self.woken = True                      # the connection that waits for work broke as well
             return RETRY_US
         return round(self.config.renew_every * 1_000_000)
 
@@ -248,7 +256,10 @@ class Worker:
             if not held.begun and held.begins_us <= now_us:
                 self._begin(held, now_us)
             elif held.begun and held.ends_us <= now_us:
-                self._end(held, held.result, "returned" if held.result == RAN_OK else "raised")
+                if held.result == RAN_LOST:
+                    self.witness.child_killed(self.name)
+                how = {RAN_OK: "returned", RAN_LOST: "killed"}.get(held.result, "raised")
+                self._end(held, held.result, how)
             elif held.overrun_us <= now_us:
                 held.over = True                                   # settled without its body, which runs on
                 self.running_on.append(held)
@@ -274,6 +285,8 @@ class Worker:
         if not self.draining():
             if self.chance.random() < habits.hangs:
                 held.ends_us += habits.longest_us * 5
+            if self.chance.random() < habits.dies:
+                held.result = RAN_LOST
             if self.chance.random() < habits.fails:
                 held.result = RAN_RETRY if self.chance.random() < habits.retries else RAN_FAILED
         self._do("accept", held)
