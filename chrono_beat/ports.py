@@ -220,8 +220,9 @@ class QueueStore(Protocol):
     def end_voided(self, lane: int, execution_id: str, job_id: str, version: int, tenant: str = "") -> str:
         """Void what is older than *version*, drop the copy that no worker holds, free its lock and append the outcome
         "voided" (the audit's way to end a row), which carries *version*: it speaks of every row below it. *tenant* is
-        for an execution without a copy. Returns "ended", "held" (a worker has it, or nobody can know: quarantine) or
-        "done" (its outcome is on the way, or it was published anew)."""
+        for an execution without a copy. Returns "ended" (it never ran), "lost" (ended, too, but it may have run), "held"
+        (a worker has it, or nobody can know: quarantine) or "done" (its outcome is on the way, or it was published
+        anew)."""
 
     def deliveries_of(
         self, lane: int, job_id: str, below_version: int | None, *, tenant: str = "",

@@ -14,7 +14,7 @@ from django.db import transaction
 from chrono_beat.core import field_checks as checks
 from chrono_beat.core import ids
 from chrono_beat.core.backfill import newest_between, oldest_between
-from chrono_beat.core.errors import InvalidInput, Problem
+from chrono_beat.core.errors import InvalidInput, Problem, QueueUnavailable
 from chrono_beat.core.schedule import Schedule, ScheduleError
 from chrono_beat_django import wiring
 from chrono_beat_django.models import Job
@@ -94,10 +94,13 @@ def backfill(
 def fill_pauses(
     jobs: Sequence[tuple[Job, datetime]], missed: str, *, limit: int = DEFAULT_LIMIT, now: datetime,
 ) -> int:
-    """Write what fell into the pauses of jobs that the caller resumes, in its transaction; returns how many executions.
+    """Write what fell into the pauses of jobs that are resumed, in the caller's transaction; returns how many executions.
+
+    What was claimed ahead and is still open is made up for where Redis is certain that it never ran; it ends it for good.
 
     Args:
-        jobs: each with the instant since when it was paused; locked, and at the version of the resume.
+        jobs: each with the instant since when it was paused; locked, and at the version of the resume. What they had
+            claimed before is void.
         missed: "latest": the newest of each job; "all": the newest *limit* of each.
         limit: 1 to 10,000.
         now: up to where.
@@ -106,7 +109,15 @@ def fill_pauses(
         attempts.Instants(job, newest_between(_schedule(job, now), since, now, 1 if missed == "latest" else limit))
         for job, since in jobs
     ]
-    return attempts.fill_in(wanted, now, paused=True).created
+    return attempts.fill_in(wanted, now, never_runs=_never_runs).created
+
+
+def _never_runs(job: Job, execution_id: str, version: int) -> bool:
+    lane = ids.lane_of(job.tenant, wiring.config().lanes)
+    try:
+        return wiring.queue().end_voided(lane, execution_id, str(job.id), version + 1, job.tenant) == "ended"
+    except QueueUnavailable:
+        return False                                      # what may have run is not run again
 
 
 def check_missed(missed: str | None, limit: int) -> None:

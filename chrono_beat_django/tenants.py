@@ -152,6 +152,8 @@ def _resume(slug: str, back: _LookBack | None, actor: str | None) -> None:
             for void in voids:
                 wiring.queue().void(_lane(slug), void.job_id, void.version)
             wiring.store().void_done(voids)
+            if back is not None:
+                _look_back(voids, back)
     except QueueUnavailable as error:
         warnings.warn(
             f"tenant {slug} stays paused: Redis could not be told what is void ({error}); resume it again",
@@ -181,7 +183,6 @@ def _batches(slug: str, *, finished: bool, size: int = BATCH) -> Iterator[list[J
 
 def _plan_from_now(batch: Sequence[Job], back: _LookBack | None, actor: str | None) -> list[Void]:
     now_us, voids = wiring.now_us(), []
-    resumed: list[tuple[Job, datetime]] = []
     with transaction.atomic(using=store.alias()):
         locked = Job.objects.using(store.alias()).select_for_update().filter(id__in=[job.id for job in batch])
         for job in locked.order_by("id"):
@@ -193,11 +194,16 @@ def _plan_from_now(batch: Sequence[Job], back: _LookBack | None, actor: str | No
             detail = {} if back is None else {"missed": back.missed, "start": back.since}
             store.write_event(job, "resume", actor, now_us, {"tenant": job.tenant, **detail})
             voids.append(Void(str(job.id), job.tenant, job.version))
-            if back is not None:
-                resumed.append((job, max(back.since, job.created_at)))
-        if back is not None:
-            backfill.fill_pauses(resumed, back.missed, limit=back.limit, now=ids.from_us(now_us))
     return voids
+
+
+def _look_back(voids: Sequence[Void], back: _LookBack) -> None:
+    """Make up for what fell into the pause, once it is void. Where this breaks off, the tenant is paused still."""
+    now = ids.from_us(wiring.now_us())
+    with transaction.atomic(using=store.alias()):
+        locked = Job.objects.using(store.alias()).select_for_update().filter(id__in=[void.job_id for void in voids])
+        resumed = [(job, max(back.since, job.created_at)) for job in locked.order_by("id") if not job.paused]
+        backfill.fill_pauses(resumed, back.missed, limit=back.limit, now=now)
 
 
 def _delete_jobs(batch: Sequence[Job], actor: str | None) -> None:

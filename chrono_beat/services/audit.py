@@ -71,8 +71,8 @@ class Audit(Service):
         rows = self._store.superseded(partitions, SWEEP_LIMIT, running=self._sweeps % RUNNING_EVERY == 0)
         ended = 0
         for execution_id, job_id, tenant, version in rows:
-            answer = self._queue.end_voided(lane_of(tenant, self._lanes), execution_id, job_id, version)
-            ended += answer == "ended"
+            answer = self._queue.end_voided(lane_of(tenant, self._lanes), execution_id, job_id, version, tenant)
+            ended += answer in ("ended", "lost")
             emit("voided", lane=lane_of(tenant, self._lanes), execution_id=execution_id, answer=answer)
         self._store.void_done([])
         for asked in self._store.cancel_requests(partitions, CANCEL_LIMIT):

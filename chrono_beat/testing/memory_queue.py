@@ -157,6 +157,7 @@ class MemoryQueueStore(ParkedInMemory, MemoryRecovery, MemoryControl):
                 copy.state in (memory_lane.SETTLED, memory_lane.DECIDED) or copy.version >= version
             ):
                 return "done"
+            may_have_run = bool(copy.token) if copy is not None else it.unknown_before > 0
             copy = copy or Copy(execution_id, memory_lane.DROPPED, 0, job_id, tenant)
             # What began on a delivery that was lost is not called cancelled.
             outcome = it.append(
@@ -164,7 +165,7 @@ class MemoryQueueStore(ParkedInMemory, MemoryRecovery, MemoryControl):
             it.remove_entry(copy)
             it.tombstone(copy, memory_lane.DECIDED, outcome)
             it.unlock(copy.id, copy.locks)                                      # rule 9
-            return "ended"
+            return "lost" if may_have_run else "ended"
 
     def set_tenants(self, lane: int, limits: Sequence[TenantLimits]) -> None:
         with self._in(lane) as it:

@@ -5,7 +5,7 @@ for a version of the job that is over.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -39,7 +39,14 @@ class Filled(NamedTuple):
     existing: int
 
 
-def fill_in(wanted: Sequence[Instants], now: datetime, *, pace: timedelta = timedelta(0), paused: bool = False) -> Filled:
+NeverRuns = Callable[[Job, str, int], bool]
+"""Ends an open row of an older plan for good: gets the job, the execution's id and the row's version, and says whether it
+certainly never ran."""
+
+
+def fill_in(
+    wanted: Sequence[Instants], now: datetime, *, pace: timedelta = timedelta(0), never_runs: NeverRuns | None = None,
+) -> Filled:
     """Write rows of kind backfill, due from now on.
 
     An instant without a row gets attempt 1, one whose last attempt never ran the number after it; any other is left
@@ -49,7 +56,8 @@ def fill_in(wanted: Sequence[Instants], now: datetime, *, pace: timedelta = time
         wanted: jobs that the caller has locked.
         now: when the first row of each job is due.
         pace: by how much each row of a job is due after the one before.
-        paused: also make up for what was claimed ahead and cancelled by a pause.
+        never_runs: given where what was claimed ahead and made void by a pause is to be made up for, too; asked for each
+            such row that is still open.
     """
     created = existing = 0
     for part in _parts(wanted, JOBS_IN_ONE_QUERY):
@@ -58,7 +66,7 @@ def fill_in(wanted: Sequence[Instants], now: datetime, *, pace: timedelta = time
         for job, instants in part:
             due = now
             for instant in instants:
-                attempt = _next_attempt(last.get((job.id, instant)), job.plan_version if paused else 0)
+                attempt = _next_attempt(job, instant, last.get((job.id, instant)), never_runs)
                 if attempt is None:
                     existing += 1
                     continue
@@ -91,18 +99,19 @@ def _last_attempts(part: Sequence[Instants]) -> dict[tuple[object, datetime], _L
             for job_id, at, attempt, state, reason, version in rows.iterator()}
 
 
-def _next_attempt(last: _Last | None, plan_version: int) -> int | None:
-    """Return the number of the attempt to be made; None for none.
-
-    *plan_version* is that of a resume which looks back, else 0: what is still open of an older plan and does not run is
-    void since then, and the audit will end it (rule 8), so it never ran either.
-    """
+def _next_attempt(job: Job, instant: datetime, last: _Last | None, never_runs: NeverRuns | None) -> int | None:
+    """Return the number of the attempt to be made; None for none."""
     if last is None:
         return 1
     attempt, state, reason, version = last
-    void = state in (lifecycle.SCHEDULED, lifecycle.QUEUED) and version < plan_version
-    cancelled = plan_version and state == lifecycle.CANCELLED and reason in FELL_INTO_PAUSE
-    return attempt + 1 if state in NEVER_RAN or void or cancelled else None
+    never_ran = state in NEVER_RAN
+    if never_runs is not None:
+        if state == lifecycle.CANCELLED:
+            never_ran = reason in FELL_INTO_PAUSE
+        elif state in (lifecycle.SCHEDULED, lifecycle.QUEUED) and version < job.plan_version:
+            # Nothing of it is drawn any more, but it may have been before the void, and its start not be recorded yet.
+            never_ran = never_runs(job, ids.execution_id(str(job.id), ids.to_us(instant), attempt), version)
+    return attempt + 1 if never_ran else None
 
 
 def lock_letter(execution_id: str) -> Execution:

@@ -386,7 +386,7 @@ def test_rule12_a_voided_copy_that_was_granted_keeps_its_token_in_the_outcome(be
     delivery = bench.one()
     bench.lapse(delivery)
 
-    assert bench.store.end_voided(LANE, delivery.execution_id, "job", 2) == "ended"
+    assert bench.store.end_voided(LANE, delivery.execution_id, "job", 2) == "lost"
 
     (outcome,) = bench.outcomes()
     assert (outcome.event, outcome.token, outcome.deliveries) == ("voided", delivery.token, 1)

@@ -6,16 +6,22 @@ class RecordingQueue:
     """The few calls that definitions make.
 
     `voids` has (lane, job id, version) of each, `wakes` counts; with `away` every call fails as if Redis were gone.
-    `found` has what looks at deliveries see, one after another; `looks` counts them.
+    `found` has what looks at deliveries see, one after another; `looks` counts them. `knows` is what it says of an
+    execution that is to be ended for good.
     """
 
     def __init__(self):
         self.voids, self.wakes, self.away = [], 0, False
         self.looks, self.found = 0, []
+        self.knows = "ended"
 
     def void(self, lane, job_id, version):
         self._answer()
         self.voids.append((lane, job_id, version))
+
+    def end_voided(self, lane, execution_id, job_id, version, tenant=""):
+        self._answer()
+        return self.knows
 
     def deliveries_of(self, lane, job_id, below_version, *, tenant=""):
         self._answer()

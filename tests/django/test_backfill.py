@@ -227,6 +227,26 @@ def test_what_was_claimed_ahead_and_cancelled_by_the_pause_is_made_up_for(paused
     assert [(each.scheduled_at.hour, each.attempt) for each in rows(paused, kind="backfill")] == [(12, 2), (15, 2)]
 
 
+@pytest.mark.parametrize("knows", ["lost", "held", "done"])
+def test_inv05_what_was_claimed_ahead_and_may_have_run_is_not_made_up_for(paused, queue, knows):
+    row(paused, NOON + 3 * HOUR, "queued")
+    queue.knows = knows
+
+    jobs.resume(paused, missed="latest")
+
+    assert not rows(paused, kind="backfill")
+
+
+@pytest.mark.filterwarnings("ignore::chrono_beat.core.errors.NotYetVoidedWarning")
+def test_inv05_without_redis_nobody_knows_what_has_run(paused, queue):
+    row(paused, NOON + 3 * HOUR, "queued")
+    queue.away = True
+
+    jobs.resume(paused, missed="latest")
+
+    assert not rows(paused, kind="backfill")
+
+
 def test_a_one_off_that_fell_into_a_pause_is_over_only_when_its_late_run_has_ended(clock):
     once = jobs.create(name="once", task="shop.report", at=NOON + HOUR)
     jobs.pause(once)

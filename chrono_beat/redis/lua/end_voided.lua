@@ -2,9 +2,10 @@
 -- "voided".
 -- KEYS[1]  meta hash of the lane
 -- ARGV     execution id, job, version (every copy below it is void), tenant, how long to remember the void (ms)
--- Returns  ended; held (a worker has it, or nobody can know: no generation, or quarantine); done (its outcome is on
---          the way, or it has been published anew). The outcome carries the version given here: it means every row
---          below it.
+-- Returns  ended (it never ran and never will); lost (ended, too, but it may have run: it was granted, or a lost memory
+--          may have known of it); held (a worker has it, or nobody can know: no generation, or quarantine); done (its
+--          outcome is on the way, or it has been published anew). The outcome carries the version given here: it means
+--          every row below it.
 -- include: endings
 
 local id, job, version, tenant = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -24,6 +25,7 @@ if x and x.state == 'r' then
 elseif x and (x.state == 's' or x.state == 'x' or tonumber(x.ver) >= tonumber(version)) then
   return 'done'
 end
+local may_have_run = x and x.token or not x and unknown_before > 0
 x = x or {state = 'v', ver = '0', job = job, tenant = tenant}
 local ver = x.ver
 x.ver = version
@@ -34,4 +36,4 @@ withdraw(id, x)
 tombstone(id, x, 'x', outcome)
 unlock(id, x)                                         -- rule 9
 write_all()
-return 'ended'
+return may_have_run and 'lost' or 'ended'
