@@ -71,6 +71,7 @@ local function conclude(id, x, event, detail, by)
   if event == 'expired' and (x.token or x.begun) then
     event, detail = 'lost', '{"expired": true}'
   end
+  x.retry = nil                                       -- what it had asked for counts only where it ended by itself
   withdraw(id, x)
   tombstone(id, x, 'x', append(event, id, x, detail, by))
 end
