@@ -188,6 +188,7 @@ def judge_leases(history: History, limits: Limits, notes: Notes) -> None:
             over.add((event.execution_id, ""))
         elif isinstance(event, LeaseEnded):
             if event.why in ("expired", "lost") and (event.execution_id, event.token) in begun:
+                begun.discard((event.execution_id, event.token))
                 reaps[event.execution_id] += 1
                 if reaps[event.execution_id] == limits.reap_cap + 2:
                     notes.find(6, "repeated", [event.execution_id], [event.at_us],
@@ -282,7 +283,9 @@ def judge_skips(history: History, limits: Limits, notes: Notes) -> None:
 
 def _is_in_the_way(other: Row, row: Row, calls: Iterable[Change], granted: Set[str]) -> bool:
     decided = row.finished_us or row.due_us
-    if other.execution_id == row.execution_id or other.due_us > decided or other.state in ("skipped", "missed"):
+    if other.execution_id == row.execution_id or other.due_us > decided:
+        return False
+    if other.state in ("skipped", "missed") and other.execution_id not in granted:
         return False
     if other.finished_us is not None and other.finished_us < row.due_us:
         return False

@@ -185,7 +185,8 @@ def _judge_cancelled(
     row: Row, ran: bool, results: set[str], calls: Sequence[Change], plans: Mapping[str, Plan], notes: Notes,
 ) -> None:
     replaced = row.job_id in plans and plans[row.job_id].concurrency == "replace" and row.reason == "superseded"
-    if ran and results and not results & {"revoked", "superseded"} and not (replaced and "succeeded" not in results):
+    told = replaced or any(call.execution_id == row.execution_id for call in calls)
+    if ran and results and not results & {"revoked", "superseded"} and not (told and "succeeded" not in results):
         notes.find(3, "contradiction", [row.execution_id], [row.finished_us or 0],
                    f"it is cancelled, and its body ran and ended as {', '.join(sorted(results))}")
     # A call whose commit is not in evidence may have made any version.

@@ -78,23 +78,6 @@ def test_r123_a_worker_draws_again_after_the_lane_was_opened_anew(make_site):
     assert ending.event == "succeeded" and ending.at_us - now_us < 10_000_000
 
 
-def test_rule04_what_ends_is_not_said_to_another_server_before_its_lane_was_opened(make_site):
-    """It may have forgotten the grant, and would refuse the outcome: the execution would run again without need."""
-    site = make_site(**SHORT)
-    site.worker("prefork", 1)
-    eid = site.publish("slow", "long", 2)
-    site.begun("long")
-    site.redis.hset(f"{site.prefix}:{{0}}:meta", "replication_id", "of the server before")
-    for key in list(site.redis.scan_iter(f"{site.prefix}:{{0}}*{eid}*")):
-        site.redis.delete(key)
-    site.redis.client_kill_filter(_type="normal", skipme=True)
-
-    time.sleep(3)
-    open_again(site)
-
-    assert site.ending(eid, 10).event == "succeeded"
-
-
 def test_rule04_nothing_is_drawn_from_another_server_before_its_lane_was_opened(make_site):
     """A replica that took over may have forgotten what ended in the last moments."""
     site = make_site(**SHORT)
