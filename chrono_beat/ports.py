@@ -9,29 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from chrono_beat.core.deliveries import Cancelled, Delivery, Hold, Outcome, Parked, Reaped, Running, Settlement
 from chrono_beat.core.findings import JobName, RetryHold
 from chrono_beat.core.records import (
-    Cancelled,
     CancelRequest,
     Claim,
-    Delivery,
     DueJob,
     Ending,
-    Hold,
     LaneRecord,
     LaneState,
     NewAttempt,
     OpenExecution,
-    Outcome,
-    Parked,
     PartitionLease,
     PublishItem,
     PublishResult,
-    Reaped,
     RecordResult,
-    Running,
     ScheduledExecution,
-    Settlement,
     Start,
     Stop,
     TenantLimits,

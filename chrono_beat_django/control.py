@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from django.db import transaction
 
 from chrono_beat.core import ids, lifecycle
+from chrono_beat.core.deliveries import Running
 from chrono_beat.core.errors import Conflict, NotFound, NotYetVoidedWarning, QueueUnavailable, StoreUnavailable
-from chrono_beat.core.records import Running, Void
+from chrono_beat.core.records import Void
 from chrono_beat.services.audit import cancel as cancel_in_redis
 from chrono_beat_django import wiring
 from chrono_beat_django.models import Execution, Job

@@ -18,8 +18,9 @@ from django.db import transaction
 from chrono_beat.core import definition as definitions
 from chrono_beat.core import ids
 from chrono_beat.core.definition import JobDefinition
+from chrono_beat.core.deliveries import Running
 from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, Problem
-from chrono_beat.core.records import GONE_VERSION, Running
+from chrono_beat.core.records import GONE_VERSION
 from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import Schedule
 from chrono_beat_django import control, wiring

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from django.db import connections, transaction
 
 from chrono_beat.core import ids
+from chrono_beat.core.deliveries import Running
 from chrono_beat.core.errors import Conflict, NotYetVoidedWarning, QueueUnavailable
-from chrono_beat.core.records import GONE_VERSION, Running, TenantLimits, Void
+from chrono_beat.core.records import GONE_VERSION, TenantLimits, Void
 from chrono_beat_django import backfill, control, wiring
 from chrono_beat_django.jobs import plan_anew
 from chrono_beat_django.models import Job, Tenant

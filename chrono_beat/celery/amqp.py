@@ -24,8 +24,8 @@ from kombu.utils.json import dumps
 
 from chrono_beat.celery.context import HEADER, running_request
 from chrono_beat.core import ids
+from chrono_beat.core.deliveries import Hold
 from chrono_beat.core.errors import QueueUnavailable
-from chrono_beat.core.records import Hold
 
 logger = logging.getLogger(__name__)
 

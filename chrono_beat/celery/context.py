@@ -9,7 +9,7 @@ from typing import Any
 from celery import _state
 
 from chrono_beat.core import ids
-from chrono_beat.core.records import Hold
+from chrono_beat.core.deliveries import Hold
 
 HEADER = "chrono"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from chrono_beat.core.records import Hold
+from chrono_beat.core.deliveries import Hold
 
 
 class Renewed(NamedTuple):

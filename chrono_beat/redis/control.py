@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chrono_beat.core.records import Cancelled, Delivery, Hold, Running
+from chrono_beat.core.deliveries import Cancelled, Delivery, Hold, Running
 from chrono_beat.redis.connection import reaching_redis
 
 SCAN_COUNT = 1000                # leases looked at by one step of a scan

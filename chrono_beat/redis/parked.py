@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from chrono_beat.core.records import Delivery, Hold, Parked
+from chrono_beat.core.deliveries import Delivery, Hold, Parked
 
 
 class ParkedOnRedis:

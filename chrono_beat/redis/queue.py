@@ -13,6 +13,7 @@ from typing import Any
 from redis.exceptions import NoScriptError, RedisError
 
 from chrono_beat.core.config import Config
+from chrono_beat.core.deliveries import UNREADABLE, Delivery, Hold, Outcome, Reaped, Settlement
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.overlap import way_of
 from chrono_beat.core.records import (
@@ -21,17 +22,11 @@ from chrono_beat.core.records import (
     MISSED,
     PUBLISHED,
     SKIPPED,
-    UNREADABLE,
     VOIDED,
     WAITING,
-    Delivery,
-    Hold,
     LaneState,
-    Outcome,
     PublishItem,
     PublishResult,
-    Reaped,
-    Settlement,
     Stop,
     TenantLimits,
     WorkerReport,

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from chrono_beat.core.records import Hold
+from chrono_beat.core.deliveries import Hold
 from chrono_beat.core.recovery import LostGrant, Recorded, Renewed
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
+from chrono_beat.core.deliveries import Cancelled
 from chrono_beat.core.ids import lane_of
-from chrono_beat.core.records import Cancelled
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.service import Service
 from chrono_beat.telemetry import emit

@@ -1,6 +1,6 @@
 """The recorder: what happened in Redis becomes history in the database, in the order in which it happened.
 
-Outcomes are read in batches, decided by `chrono_beat.core.policy`, written in one transaction and only then
+Outcomes are read in batches, decided by `chrono_beat.core.outcomes`, written in one transaction and only then
 acknowledged. A crash between commit and acknowledgement brings the same outcomes again; every update names the states
 that it leaves, so the second time changes nothing (rule 1). One reader a lane at a time keeps the order (rule 14).
 
@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from chrono_beat.core import lifecycle
 from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
+from chrono_beat.core.deliveries import ALIEN, UNREADABLE, Outcome
 from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
-from chrono_beat.core.policy import decide_end, needs_row
-from chrono_beat.core.records import ALIEN, UNREADABLE, Ending, NewAttempt, OpenExecution, Outcome, Start
+from chrono_beat.core.outcomes import decide_end, needs_row
+from chrono_beat.core.records import Ending, NewAttempt, OpenExecution, Start
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.service import Service
 from chrono_beat.services.streaks import Streaks

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from chrono_beat.core.records import Outcome
+from chrono_beat.core.deliveries import Outcome
 from chrono_beat.telemetry import emit
 
 ALERT_AT = 5

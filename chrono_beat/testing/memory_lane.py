@@ -11,21 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from chrono_beat.core.deliveries import RAN_LOST, RAN_OK, RAN_RETRY, RAN_REVOKED, RAN_SUPERSEDED, Outcome
 from chrono_beat.core.fairness import DEFAULT_MAX_RUNNING, DEFAULT_WEIGHT, FairLine, order_of
 from chrono_beat.core.overlap import OVERDUE, locks_of, way_of
-from chrono_beat.core.records import (
-    GONE_VERSION,
-    MISSED,
-    RAN_LOST,
-    RAN_OK,
-    RAN_RETRY,
-    RAN_REVOKED,
-    RAN_SUPERSEDED,
-    Outcome,
-    PublishItem,
-    Stop,
-    TenantLimits,
-)
+from chrono_beat.core.records import GONE_VERSION, MISSED, PublishItem, Stop, TenantLimits
 from chrono_beat.testing.memory_copies import DECIDED, DROPPED, QUEUED, RUNNING, SETTLED, WAITING, Copy
 from chrono_beat.testing.memory_locks import Locks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from chrono_beat.core.records import Delivery, Hold, Parked
+from chrono_beat.core.deliveries import Delivery, Hold, Parked
 from chrono_beat.testing.memory_copies import QUEUED, RUNNING, Copy
 from chrono_beat.testing.memory_lane import Lane
 from chrono_beat.testing.memory_recovery import packed

@@ -16,28 +16,30 @@ from typing import Protocol
 
 from chrono_beat.core import fairness
 from chrono_beat.core.config import Config
-from chrono_beat.core.errors import QueueUnavailable
-from chrono_beat.core.records import (
-    ALREADY,
+from chrono_beat.core.deliveries import (
     DONE,
-    EARLY,
-    MISSED,
-    PUBLISHED,
     RAN_LOST,
     RAN_RETRY,
     REFUSED,
     SETTLED,
+    Delivery,
+    Hold,
+    Outcome,
+    Reaped,
+    Settlement,
+)
+from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.records import (
+    ALREADY,
+    EARLY,
+    MISSED,
+    PUBLISHED,
     SKIPPED,
     VOIDED,
     WAITING,
-    Delivery,
-    Hold,
     LaneState,
-    Outcome,
     PublishItem,
     PublishResult,
-    Reaped,
-    Settlement,
     Stop,
     TenantLimits,
     WorkerReport,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from chrono_beat.core.records import Hold
+from chrono_beat.core.deliveries import Hold
 from chrono_beat.core.recovery import LostGrant, Recorded, Renewed
 from chrono_beat.testing import memory_lane
 from chrono_beat.testing.memory_lane import Copy, Lane

@@ -5,14 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from chrono_beat.core import lifecycle
 from chrono_beat.core.ids import execution_id
-from chrono_beat.core.records import (
-    Ending,
-    NewAttempt,
-    OpenExecution,
-    RecordResult,
-    Start,
-    TenantLimits,
-)
+from chrono_beat.core.records import Ending, NewAttempt, OpenExecution, RecordResult, Start, TenantLimits
 from chrono_beat_django.store import retries
 from chrono_beat_django.store.sqlite_claims import FINISH, SqliteClaims
 from chrono_beat_django.store.sqlite_sql import dashed, listed, now_us, query, text, us

@@ -19,8 +19,9 @@ from chrono_beat.celery.worker.io import WorkerIO
 from chrono_beat.celery.worker.request import LeasedRequest
 from chrono_beat.celery.worker.window import NOT_BEGUN, WindowedPool, is_not_begun
 from chrono_beat.core.config import Config
+from chrono_beat.core.deliveries import Delivery, Hold
 from chrono_beat.core.errors import MisconfiguredError, QueueUnavailable
-from chrono_beat.core.records import Delivery, Hold, PublishItem
+from chrono_beat.core.records import PublishItem
 from chrono_beat.testing.clock import ManualClock
 from chrono_beat.testing.memory_queue import MemoryQueueStore
 

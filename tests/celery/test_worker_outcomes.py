@@ -4,8 +4,8 @@ import pytest
 
 from chrono_beat.celery.worker import outcomes as module
 from chrono_beat.celery.worker.outcomes import Outcomes
+from chrono_beat.core.deliveries import Hold, Settlement
 from chrono_beat.core.errors import QueueUnavailable
-from chrono_beat.core.records import Hold, Settlement
 from chrono_beat.core.recovery import Recorded
 
 

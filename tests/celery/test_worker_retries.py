@@ -2,7 +2,7 @@
 import pytest
 
 from chrono_beat.core import ids
-from chrono_beat.core.policy import decide_end
+from chrono_beat.core.outcomes import decide_end
 from chrono_beat.core.records import OpenExecution, RetryPolicy
 from chrono_beat.redis.keys import Keys
 from chrono_beat.testing.patience import eventually

@@ -11,7 +11,8 @@ from typing import Any
 import redis
 
 from chrono_beat.core.config import Config
-from chrono_beat.core.records import Delivery, Hold, Outcome, PublishItem, Settlement, TenantLimits
+from chrono_beat.core.deliveries import Delivery, Hold, Outcome, Settlement
+from chrono_beat.core.records import PublishItem, TenantLimits
 from chrono_beat.redis.queue import RedisQueueStore
 from chrono_beat.testing.clock import ManualClock
 from chrono_beat.testing.memory_queue import MemoryQueueStore

@@ -4,16 +4,7 @@ from __future__ import annotations
 import pytest
 
 from chrono_beat.core.ids import execution_id
-from chrono_beat.core.records import (
-    GONE_VERSION,
-    Claim,
-    DueJob,
-    Ending,
-    NewAttempt,
-    Occurrence,
-    RetryPolicy,
-    Start,
-)
+from chrono_beat.core.records import GONE_VERSION, Claim, DueJob, Ending, NewAttempt, Occurrence, RetryPolicy, Start
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

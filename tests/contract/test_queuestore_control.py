@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from chrono_beat.core.records import Cancelled, Hold, Running
+from chrono_beat.core.deliveries import Cancelled, Hold, Running
 from tests.contract.queues import LANE, LEASE, SECOND, hold, queue_bench
 
 bench = pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])(queue_bench)

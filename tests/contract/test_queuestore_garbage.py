@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from chrono_beat.core.records import ALIEN, UNREADABLE, WorkerReport
+from chrono_beat.core.deliveries import ALIEN, UNREADABLE
+from chrono_beat.core.records import WorkerReport
 from tests.contract.queues import LANE, LEASE, POOL, RedisBench, hold
 
 pytestmark = pytest.mark.redis

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from chrono_beat.core.records import Settlement
+from chrono_beat.core.deliveries import Settlement
 from tests.contract.queues import GENERATION, LANE, LEASE, SECOND, MemoryBench, RedisBench, hold, queue_bench
 
 bench = pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])(queue_bench)

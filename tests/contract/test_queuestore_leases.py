@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import pytest
 
+from chrono_beat.core.deliveries import Hold, Settlement
 from chrono_beat.core.errors import QueueUnavailable
-from chrono_beat.core.records import Hold, Settlement, WorkerReport
+from chrono_beat.core.records import WorkerReport
 from tests.contract.queues import DAY, GENERATION, LANE, LEASE, SECOND, hold, queue_bench
 
 bench = pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])(queue_bench)

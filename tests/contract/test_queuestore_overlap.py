@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from chrono_beat.core.records import Settlement, Stop
+from chrono_beat.core.deliveries import Settlement
+from chrono_beat.core.records import Stop
 from chrono_beat.core.recovery import LostGrant
 from tests.contract.queues import GENERATION, LANE, LEASE, SECOND, hold, queue_bench
 

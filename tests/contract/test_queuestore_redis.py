@@ -11,8 +11,9 @@ import redis
 from redis.crc import key_slot
 
 from chrono_beat.core.config import Config
+from chrono_beat.core.deliveries import Hold, Settlement
 from chrono_beat.core.errors import QueueUnavailable
-from chrono_beat.core.records import Hold, Settlement, WorkerReport
+from chrono_beat.core.records import WorkerReport
 from chrono_beat.redis.keys import GLOBAL_KEYS, LANE_KEYS
 from chrono_beat.redis.queue import RedisQueueStore
 from tests.contract.queues import DAY, FAR, GENERATION, LANE, LEASE, SECOND, RedisBench, hold

@@ -9,8 +9,9 @@ from django.db import transaction
 
 from chrono_beat.core import ids
 from chrono_beat.core.config import Config
+from chrono_beat.core.deliveries import Hold
 from chrono_beat.core.errors import Conflict, NotFound, NotYetVoidedWarning
-from chrono_beat.core.records import GONE_VERSION, Hold, PublishItem
+from chrono_beat.core.records import GONE_VERSION, PublishItem
 from chrono_beat.services.audit import Audit
 from chrono_beat.services.voids import Voids
 from chrono_beat.testing.clock import ManualClock

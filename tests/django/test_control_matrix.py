@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from chrono_beat.core import ids
-from chrono_beat.core.records import Hold
+from chrono_beat.core.deliveries import Hold
 from chrono_beat.services.audit import Audit
 from chrono_beat.services.recorder import Recorder
 from chrono_beat_django import jobs, tenants, wiring

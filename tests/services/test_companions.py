@@ -1,7 +1,7 @@
 """Reaper, audit and keeper."""
 
 from chrono_beat import telemetry
-from chrono_beat.core.records import Hold
+from chrono_beat.core.deliveries import Hold
 from chrono_beat.services.audit import Audit
 from chrono_beat.services.keeper import KEEP_EVERY_US, KEEP_LIMIT, PAUSE_US, Keeper
 from chrono_beat.services.reaper import Reaper

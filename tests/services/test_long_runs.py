@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from chrono_beat import telemetry
-from chrono_beat.core.records import Hold, Settlement
+from chrono_beat.core.deliveries import Hold, Settlement
 from chrono_beat.services.reaper import Reaper
 from tests.services.world import NINE, SECOND, World, us
 

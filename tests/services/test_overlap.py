@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 
 from chrono_beat import telemetry
-from chrono_beat.core.records import REFUSED, Outcome, RetryPolicy, Settlement, Stop
+from chrono_beat.core.deliveries import REFUSED, Outcome, Settlement
+from chrono_beat.core.records import RetryPolicy, Stop
 from chrono_beat.services.reaper import Reaper
 from chrono_beat.services.streaks import ALERT_AT, Streaks
 from tests.services.world import LEASE_US, MINUTE, NINE, SECOND, World, us

@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 
 from chrono_beat import telemetry
+from chrono_beat.core.deliveries import Hold, Settlement
 from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
-from chrono_beat.core.records import Hold, RetryPolicy, Settlement
+from chrono_beat.core.records import RetryPolicy
 from chrono_beat.services.recorder import LONGEST_WAIT_US, SHORTEST_WAIT_US, Recorder
 from tests.services.world import LEASE_US, NINE, SECOND, World, us
 

@@ -6,8 +6,8 @@ import itertools
 import pytest
 
 from chrono_beat import telemetry
+from chrono_beat.core.deliveries import Hold, Settlement
 from chrono_beat.core.errors import StoreUnavailable
-from chrono_beat.core.records import Hold, Settlement
 from chrono_beat.core.recovery import LostGrant
 from chrono_beat.services.audit import Audit
 from chrono_beat.services.repairs import PASS_EVERY_US, Repairs

@@ -9,8 +9,8 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 from chrono_beat.core.config import Config
+from chrono_beat.core.deliveries import Hold, Settlement
 from chrono_beat.core.ids import to_us
-from chrono_beat.core.records import Hold, Settlement
 from chrono_beat.services.dispatcher import Dispatcher
 from chrono_beat.services.recorder import Recorder
 from chrono_beat.testing.clock import ManualClock

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from chrono_beat.core import policy
+from chrono_beat.core.deliveries import REFUSED
 from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
 from chrono_beat.core.lifecycle import OPEN
-from chrono_beat.core.records import REFUSED
 from chrono_beat.services.lanes import Lanes
 from chrono_beat.services.recorder import Recorder
 from chrono_beat.testing import memory_lane, memory_queue

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chrono_beat.core.policy import (
+from chrono_beat.core.deliveries import Outcome
+from chrono_beat.core.outcomes import (
     LONGEST_RETRY_US,
     MAX_ERROR_CHARACTERS,
     decide_end,
@@ -14,7 +15,7 @@ from chrono_beat.core.policy import (
     needs_row,
     retry_delay_seconds,
 )
-from chrono_beat.core.records import GONE_VERSION, Ending, NewAttempt, OpenExecution, Outcome, RetryPolicy, Start
+from chrono_beat.core.records import GONE_VERSION, Ending, NewAttempt, OpenExecution, RetryPolicy, Start
 
 JOB = "00000000-0000-7000-8000-000000000001"
 ID = f"{JOB}:20260102T090000Z:1"

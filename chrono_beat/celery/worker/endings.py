@@ -17,7 +17,7 @@ from celery.exceptions import (
 from celery.utils.serialization import UnpickleableExceptionWrapper
 from kombu.utils.encoding import safe_str
 
-from chrono_beat.core.records import RAN_FAILED, RAN_LOST, RAN_OK, RAN_REJECTED, RAN_RETRY, RAN_REVOKED, RAN_TIMEOUT
+from chrono_beat.core.deliveries import RAN_FAILED, RAN_LOST, RAN_OK, RAN_REJECTED, RAN_RETRY, RAN_REVOKED, RAN_TIMEOUT
 
 MAX_MESSAGE_CHARACTERS = 1_000
 MAX_TRACEBACK_CHARACTERS = 4_000     # of its end, which names the line that raised

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chrono_beat.celery.worker.native import native_lock
-from chrono_beat.core.records import RAN_LOST, Delivery, Hold
+from chrono_beat.core.deliveries import RAN_LOST, Delivery, Hold
 
 Ending = tuple[str, Mapping[str, Any]]
 

@@ -40,8 +40,8 @@ from chrono_beat.celery.worker.operations import (
     Operation,
 )
 from chrono_beat.celery.worker.outcomes import Outcomes
+from chrono_beat.core.deliveries import RAN_REJECTED, REFUSED, Delivery, Settlement
 from chrono_beat.core.errors import QueueUnavailable
-from chrono_beat.core.records import RAN_REJECTED, REFUSED, Delivery, Settlement
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from chrono_beat.celery.worker.held import HeldDelivery
-from chrono_beat.core.records import Settlement
+from chrono_beat.core.deliveries import Settlement
 
 ACCEPT, SETTLE, GIVE_BACK, FORGET, PARK, REDRAW = "accept", "settle", "give_back", "forget", "park", "redraw"
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from chrono_beat.core.records import RAN_LOST, REFUSED, Settlement
+from chrono_beat.core.deliveries import RAN_LOST, REFUSED, Settlement
 
 MAX_KEPT = 10_000
 MAX_KEPT_BYTES = 16 * 1024 * 1024

@@ -23,8 +23,9 @@ from typing import Any
 from chrono_beat.celery.worker.held import Ending, HeldDelivery
 from chrono_beat.celery.worker.io import WorkerIO
 from chrono_beat.celery.worker.native import native_sleep, native_thread_starter
+from chrono_beat.core.deliveries import Settlement
 from chrono_beat.core.errors import QueueUnavailable
-from chrono_beat.core.records import Settlement, WorkerReport
+from chrono_beat.core.records import WorkerReport
 from chrono_beat.core.recovery import LostGrant
 
 logger = logging.getLogger(__name__)

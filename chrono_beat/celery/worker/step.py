@@ -25,7 +25,7 @@ from chrono_beat.celery.worker.held import Ending, HeldDelivery
 from chrono_beat.celery.worker.io import WorkerIO
 from chrono_beat.celery.worker.renewer import Renewer
 from chrono_beat.celery.worker.stops import Stops
-from chrono_beat.core.records import RAN_REVOKED
+from chrono_beat.core.deliveries import RAN_REVOKED
 
 logger = logging.getLogger(__name__)
 

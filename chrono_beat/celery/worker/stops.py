@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from chrono_beat.celery.worker import endings
 from chrono_beat.celery.worker.held import HeldDelivery
-from chrono_beat.core.records import RAN_REVOKED, RAN_SUPERSEDED
+from chrono_beat.core.deliveries import RAN_REVOKED, RAN_SUPERSEDED
 
 logger = logging.getLogger(__name__)
 

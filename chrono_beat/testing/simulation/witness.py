@@ -5,20 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chrono_beat.core.config import Config
+from chrono_beat.core.deliveries import RAN_LOST, REFUSED, Delivery, Hold, Reaped, Settlement
 from chrono_beat.core.records import (
-    RAN_LOST,
-    REFUSED,
     Claim,
-    Delivery,
     Ending,
-    Hold,
     NewAttempt,
     PublishItem,
     PublishResult,
-    Reaped,
     RecordResult,
     ScheduledExecution,
-    Settlement,
     Start,
     Stop,
 )

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chrono_beat.core.config import Config
-from chrono_beat.core.errors import QueueUnavailable
-from chrono_beat.core.records import (
+from chrono_beat.core.deliveries import (
     RAN_FAILED,
     RAN_LOST,
     RAN_OK,
@@ -26,6 +25,7 @@ from chrono_beat.core.records import (
     Hold,
     Settlement,
 )
+from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.recovery import LostGrant
 from chrono_beat.testing.simulation.engine import NEVER_US, HostClock, Process, Task
 from chrono_beat.testing.simulation.witness import Witness
