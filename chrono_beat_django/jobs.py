@@ -239,6 +239,10 @@ def trigger(job: Job | uuid.UUID | str, *, token: str | None = None, actor: str 
         token: the request's own name. A second call with the same token within seven days returns the first one's
             execution instead of making another.
 
+    Returns:
+        The execution, with ``in_the_way``: one of the job that runs, because of which this one may be skipped (forbid),
+        or which it will end (replace); None where none is recorded, or the job allows it.
+
     Raises:
         NotFound: there is no such job.
         InvalidInput: the token is not a text of 1 to 200 characters.
@@ -250,6 +254,7 @@ def trigger(job: Job | uuid.UUID | str, *, token: str | None = None, actor: str 
         if token is not None and (earlier := store.triggered(found, token, now_us)) is not None:
             return earlier
         execution = store.insert_manual(found, now_us)
+        execution.in_the_way = None if found.concurrency == "allow" else store.running(found)
         detail = {"execution": execution.id} | ({} if token is None else {"token": token})
         store.write_event(found, "trigger", actor, now_us, detail)
         transaction.on_commit(wiring.wake_dispatchers, using=store.alias())

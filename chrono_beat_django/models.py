@@ -233,6 +233,8 @@ class Execution(models.Model):
     first_missed_at = _instant()
     result = models.TextField(blank=True, **_both(""))
 
+    in_the_way: Execution | None = None               # what `jobs.trigger` says of a run it may be skipped for
+
     objects = ExecutionQuerySet.as_manager()
 
     class Meta:

@@ -90,9 +90,9 @@ class JobActions(Page):
         """Run them once beside their schedules."""
         def trigger(job: Job) -> str:
             execution = jobs.trigger(job, actor=_actor(request))
-            active = None if job.concurrency == "allow" else Execution.objects.of_job(job.id).filter(
-                state=lifecycle.RUNNING).first()
-            warning = f"; it may be skipped, since {active} runs since {in_utc(active.started_at)}" if active else ""
+            active = execution.in_the_way
+            what = "it will end" if job.concurrency == "replace" else "it may be skipped, for"
+            warning = f"; {what} {active}, which runs since {in_utc(active.started_at)}" if active else ""
             return f"to be run now as execution {execution.id}{warning}"
 
         self._each(request, queryset, trigger)

@@ -147,6 +147,11 @@ def unfinished(tenant: str) -> int:
     return Job.objects.using(alias()).unfinished().of(tenant).count()
 
 
+def running(job: Job) -> Execution | None:
+    """Return an execution of the job that runs, as far as is recorded; the newest."""
+    return Execution.objects.using(alias()).of_job(job.id).filter(state=lifecycle.RUNNING).first()
+
+
 def has_open(job: Job) -> bool:
     """Say whether an execution of the job has not ended."""
     return Execution.objects.using(alias()).open().filter(job_id=job.id).exists()

@@ -1,5 +1,6 @@
 """``celery -A proj chrono …`` as a user types it: output, JSON, exit status."""
 import json
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
@@ -114,6 +115,15 @@ def test_trigger_makes_one_manual_execution_and_leaves_the_plan_alone(run, night
     assert row.id in out
     assert row.kind == "manual"
     assert jobs.get("default", "nightly").next_run_at == nightly.next_run_at
+
+
+def test_trigger_says_what_is_in_the_way(run, nightly):
+    run("jobs", "trigger", "nightly")
+    Execution.objects.update(state="running", started_at=datetime(2026, 1, 1, 9, tzinfo=UTC))
+    active = Execution.objects.get()
+
+    assert f"it may be skipped, for {active.id}, which runs since 2026-01-01T09:00:00+00:00" in run(
+        "jobs", "trigger", "nightly")
 
 
 def test_delete_keeps_the_history(run, nightly):

@@ -564,7 +564,7 @@ def test_running_now_says_what_is_in_the_way(ada):
 
     [said] = told(act(ada, "trigger_jobs", job))
 
-    assert f"it may be skipped, since {busy.id} runs since 2026-01-07 03:00:01 UTC" in said
+    assert f"it may be skipped, for {busy.id}, which runs since 2026-01-07 03:00:01 UTC" in said
 
 
 def test_an_action_takes_no_more_than_a_page_can_wait_for(ada):

@@ -498,6 +498,20 @@ def test_a_request_token_makes_a_trigger_repeatable(clock):
     assert refused.value.field == "token"
 
 
+@pytest.mark.parametrize("concurrency", ["forbid", "replace", "allow"])
+def test_a_trigger_says_since_when_a_run_is_active_that_is_in_its_way(concurrency):
+    job = create(concurrency=concurrency)
+    active = claimed(job, NOON)
+    alone = jobs.trigger(job)
+    started = NOON + timedelta(hours=1)
+    Execution.objects.filter(id=active.id).update(state="running", started_at=started)
+
+    found = jobs.trigger(job).in_the_way
+
+    assert alone.in_the_way is None
+    assert (found and (found.id, found.started_at)) == (None if concurrency == "allow" else (active.id, started))
+
+
 def test_a_paused_job_may_be_triggered():
     job = jobs.pause(create())
 

@@ -185,7 +185,12 @@ def _pause(functions: Any, job: Any) -> str:
 
 
 def _trigger(functions: Any, job: Any) -> str:
-    return f"triggered {job}: {functions.trigger(job, actor=ACTOR).id}"
+    execution = functions.trigger(job, actor=ACTOR)
+    active = execution.in_the_way
+    if active is None:
+        return f"triggered {job}: {execution.id}"
+    what = "it will end" if job.concurrency == "replace" else "it may be skipped, for"
+    return f"triggered {job}: {execution.id}; {what} {active.id}, which runs since {active.started_at.isoformat()}"
 
 
 def _delete(functions: Any, job: Any) -> str:
