@@ -230,7 +230,7 @@ EVERYTHING = {
     EVERYTHING, {}, {"cron": None, "every": timedelta(seconds=1.5)}, {"cron": None, "at": at(2031, 12, 3, 16, 11, 57)},
     {"cron": None, "at": at(2026, 10, 25, 0, 30, 0, 1)}, {"cron": None, "at": at(2026, 10, 25, 1, 30)},
 ])
-def test_saving_an_unchanged_form_twice_changes_nothing(ada, given, zone):
+def test_r087_saving_an_unchanged_form_twice_changes_nothing(ada, given, zone):
     job = create(**given)
     before = Job.objects.filter(pk=job.pk).values().get()
 
@@ -268,7 +268,7 @@ def test_a_one_off_that_is_over_can_still_be_saved(ada):
 
 
 @override_settings(TIME_ZONE="Africa/Cairo")
-def test_an_instant_is_shown_in_one_zone_everywhere_with_the_zone_beside(ada):
+def test_r087_an_instant_is_shown_in_one_zone_everywhere_with_the_zone_beside(ada):
     job = create(cron=None, at=at(2031, 12, 3, 16, 11, 57), timezone="Africa/Cairo", name="hold")
     said = "2031-12-03 18:11:57+02:00"
 
@@ -482,7 +482,7 @@ def many(count, first=0):
         for number in range(first, first + count)], batch_size=1_000)
 
 
-def test_pages_cost_the_same_whatever_the_table_holds(ada, django_assert_max_num_queries):
+def test_r089_r090_pages_cost_the_same_whatever_the_table_holds(ada, django_assert_max_num_queries):
     def statements(url, **query):
         with django_assert_max_num_queries(20) as seen:
             assert ada.get(url, query).status_code == 200

@@ -250,7 +250,7 @@ print(len(report.created), len(report.updated), len(report.unchanged), len(repor
 
 
 @pytest.mark.postgres
-def test_eight_processes_of_a_deploy_on_postgresql(postgres_server):
+def test_r111_eight_processes_of_a_deploy_on_postgresql(postgres_server):
     postgres_server.create_database("deployed_by_eight")
     environment = {
         **os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": os.getcwd(),

@@ -297,7 +297,7 @@ POISON = {
 }
 
 
-def test_rows_that_make_no_sense_are_quarantined_with_a_reason_and_999_neighbours_fire_on_time(events):
+def test_r093_rows_that_make_no_sense_are_quarantined_with_a_reason_and_999_neighbours_fire_on_time(events):
     world = World(claim_batch=250)
     world.working = False
     good = [world.job(f"good-{n}", schedule_kind="once", expression=NINE.isoformat()) for n in range(999)]

@@ -28,6 +28,22 @@ def minutes(world, job, state):
     return [(row.scheduled_us - us()) // MINUTE for row in world.store.rows(job) if row.state == state]
 
 
+def test_r119_a_one_off_six_hours_ahead_is_nowhere_in_redis_until_it_is_due_and_runs_once():
+    world = World(start=NINE - 6 * HOUR)
+    job = world.job(**ONCE)
+    world.dispatcher()
+
+    world.working = False
+    world.run_until(us() - 1)
+    before = world.queue.backlog(0, world.config.default_pool)
+    world.working = True
+    world.run(seconds=5 * 60)
+
+    assert before == {} and minutes(world, job, "succeeded") == [0]
+    [(_, began_us)] = world.runs
+    assert us() <= began_us < us(seconds=1)
+
+
 # -- nobody dispatched ------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("misfire", ["skip", "latest", "all"])

@@ -220,7 +220,7 @@ def test_lengths_of_time_are_stored_in_seconds():
     (object(), "texts"),
     (math.nan, "null"), (math.inf, "null"), (10**5000, "as text"), ("\ud800", "surrogate"),
 ], ids=lambda value: type(value).__name__)
-def test_a_value_without_a_json_form_is_refused_by_its_key(value, mend):
+def test_r094_a_value_without_a_json_form_is_refused_by_its_key(value, mend):
     found = problem(kwargs={"order": {"lines": [1, value]}})
 
     assert found.field == "kwargs"
@@ -266,7 +266,7 @@ def test_brackets_inside_texts_are_no_nesting():
     assert checked(args=text).args == text
 
 
-def test_five_megabytes_are_refused_with_the_limit_named():
+def test_r133_five_megabytes_are_refused_with_the_limit_named():
     for given_values in ({"kwargs": {"blob": "x" * 5_000_000}}, {"kwargs": json.dumps({"blob": "x" * 5_000_000})}):
         found = problem(**given_values)
 
@@ -274,7 +274,7 @@ def test_five_megabytes_are_refused_with_the_limit_named():
         assert "262,144 bytes" in found.message
 
 
-def test_a_payload_just_under_the_limit_is_kept_byte_for_byte():
+def test_r133_a_payload_just_under_the_limit_is_kept_byte_for_byte():
     config = Config(max_payload=1000)
     text = '{ "blob" : "' + "é" * 490 + '"  }'              # blanks and letters of two bytes stay as they are
     args = "[" + " " * (1000 - len(text.encode()) - 2) + "]"
