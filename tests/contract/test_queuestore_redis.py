@@ -287,6 +287,52 @@ def test_inv04_a_key_that_was_deleted_loses_no_queued_execution(bench, kind):
     assert [bench.settle(d) for d in drawn] == ["settled"] * 3
 
 
+def begin_stream(bench):
+    """Let the ids of tenant a's stream begin at the same place each time, as they may within one millisecond."""
+    stream = bench.key("s", "chrono", "a", "5")
+    bench.client.delete(stream)
+    bench.client.xdel(stream, bench.client.xadd(stream, {"e": "", "p": ""}, id="9000000000000-0"))
+
+
+@pytest.mark.parametrize("again", [("a1", "a2"), ("a2", "a1")])
+def test_inv04_copies_whose_stream_begins_anew_do_not_take_each_other_away(bench, again):
+    """The entry id that a copy had may be another one's in the new stream."""
+    items = {n: bench.item(n, tenant="a") for n in ("a1", "a2")}
+    begin_stream(bench)
+    bench.publish(*items.values())
+    begin_stream(bench)
+
+    bench.publish(*(items[n] for n in again))
+
+    assert sorted(d.job_id for d in bench.draw()) == ["a1", "a2"]
+
+
+def test_inv04_a_stream_that_begins_below_what_was_read_is_read_from_its_beginning(bench):
+    items = [bench.item(f"a{n}", tenant="a") for n in range(5)]
+    begin_stream(bench)
+    bench.publish(*items[:3])
+    drawn = bench.draw(2)
+    begin_stream(bench)
+
+    bench.publish(*items[3:])
+
+    assert [d.job_id for d in bench.draw()] == ["a3", "a4"]
+    bench.publish(items[2])
+    assert bench.one().job_id == "a2"
+    assert [bench.settle(d) for d in drawn] == ["settled", "settled"]
+
+
+def test_a_tenant_whose_stream_ends_with_what_is_not_ours_leaves_the_line(bench):
+    """However much of it there is: a tenant without entries must not stay, to be set aside beside its next entry."""
+    bench.publish(bench.item(tenant="acme"))
+    for n in range(300):
+        bench.client.xadd(bench.key("s", "chrono", "acme", "5"), {"e": f"none-{n}", "p": ""})
+
+    assert [bench.settle(d) for d in bench.draw(2)] == ["settled"]
+
+    assert not {"ready:chrono", "floor:chrono", "places:chrono"} & set(bench.names())
+
+
 @pytest.mark.parametrize("kind", ["s", "front", "places", "ready", "x", "run", "own", "lease"])
 def test_inv04_a_key_that_was_deleted_loses_no_delivered_execution(bench, kind):
     items = [bench.item(n, tenant=n[0]) for n in ("a1", "a2", "b1", "b2")]

@@ -230,7 +230,7 @@ local function draw_from(turn)
     end
   end
   -- Also one without places stays until it is first again: so it leaves at the floor.
-  if places_of(pool, tenant) or looks >= MAX_LOOKS then
+  if places_of(pool, tenant) then
     return insert(turn)
   end
   if line[1] and before(line[1], turn) or not line[1] and last and before(last, turn) then

@@ -8,17 +8,6 @@ local LEASE_US = 60000000                             -- of a grant whose lease 
 
 local in_line = {}                                    -- pool and tenant -> true where it was looked after
 
--- Say whether whoever reads a stream on from there never meets the entry.
-local function is_passed(entry, from)
-  local ms, seq = string.match(entry, '^(%d+)-(%d+)$')
-  local from_ms, from_seq = string.match(from, '(%d+)-(%d+)$')
-  if not from_ms then
-    return false
-  end
-  ms, seq, from_ms, from_seq = tonumber(ms), tonumber(seq), tonumber(from_ms), tonumber(from_seq)
-  return ms < from_ms or ms == from_ms and (seq < from_seq or seq == from_seq and string.sub(from, 1, 1) == '(')
-end
-
 local function mend_place(id, x)
   if x.parked then
     redis.call('ZADD', base .. 'parked', 'NX', x.parked_at, id)
@@ -36,9 +25,8 @@ local function mend_place(id, x)
   end
   local from = value and string.match(value, x.prio .. '=(%S+)')
   if not from or is_passed(x.entry, from) then
-    -- The stream is read from its beginning once: what was granted is passed over.
     make_ready(x.pool, x.tenant, x.prio .. '=', '-')
-    set_places(x.pool, x.tenant, (string.gsub(places_of(x.pool, x.tenant), x.prio .. '=%S+', x.prio .. '=-')))
+    read_anew(x.pool, x.tenant, x.prio)
   end
 end
 

@@ -75,6 +75,9 @@ local function replace(id, old, x)
     x[field] = old[field]
   end
   if old.state == 'q' or old.state == 'w' then
+    if not payload_of(id, old) then
+      old.entry = nil                                 -- its stream was deleted: a new one may have given the id anew
+    end
     withdraw(id, old)
     if table.concat(locks_of(old), ' ') ~= table.concat(locks_of(x), ' ') then
       unlock(id, old)

@@ -72,10 +72,36 @@ local function make_ready(pool, tenant, mark, from)
   end
 end
 
+-- Say whether whoever reads a stream on from there never meets the entry.
+local function is_passed(entry, from)
+  local ms, seq = string.match(entry, '^(%d+)-(%d+)$')
+  local from_ms, from_seq = string.match(from, '(%d+)-(%d+)$')
+  if not from_ms then
+    return false
+  end
+  ms, seq, from_ms, from_seq = tonumber(ms), tonumber(seq), tonumber(from_ms), tonumber(from_seq)
+  return ms < from_ms or ms == from_ms and (seq < from_seq or seq == from_seq and string.sub(from, 1, 1) == '(')
+end
+
+-- Let the draw read a stream from its beginning once: what was granted is passed over.
+local function read_anew(pool, tenant, prio)
+  set_places(pool, tenant, (string.gsub(places_of(pool, tenant), prio .. '=%S+', prio .. '=-')))
+end
+
+local grown = {}                                      -- streams to which this script has added
+
 local function add_entry(id, x, payload)
-  x.entry = redis.call('XADD', stream_of(x), '*', 'e', id, 'p', payload)
+  local stream, mark = stream_of(x), x.prio .. '='
+  x.entry = redis.call('XADD', stream, '*', 'e', id, 'p', payload)
   x.since = now
-  make_ready(x.pool, x.tenant, x.prio .. '=', x.entry)
+  make_ready(x.pool, x.tenant, mark, x.entry)
+  if not grown[stream] then
+    -- Invariant 4: ids begin anew after somebody deleted the stream, maybe below the one to be read from.
+    grown[stream] = true
+    if is_passed(x.entry, string.match(places_of(x.pool, x.tenant), mark .. '(%S+)') or '-') then
+      read_anew(x.pool, x.tenant, x.prio)
+    end
+  end
 end
 
 local function has_place(pool, tenant, mark)
