@@ -238,7 +238,7 @@ def test_rule12_decisions_say_what_may_have_run_in_a_lost_generation(bench):
     gone = bench.item("a", expires_us=bench.now() - SECOND)
     bench.publish(gone, generation=NEXT)
     assert bench.draw() == []
-    assert bench.store.end_voided(LANE, bench.item("b").execution_id, "b", 2, "acme") == "ended"
+    assert bench.store.end_voided(LANE, bench.item("b").execution_id, "b", 2, "acme") == "lost"
 
     found = bench.outcomes()
     assert [o.event for o in found] == ["expired", "voided"]
