@@ -152,6 +152,7 @@ def test_a_payload_that_is_no_message_is_set_aside_with_a_reason(pool_site, kind
 def test_the_worker_goes_on_after_bad_messages_and_counts_them(pool_site):
     worker = pool_site.workers[0]
     rejected = sum(outcome.event == "rejected" for outcome in pool_site.outcomes())
+    aliens = sum(outcome.event == "alien" for outcome in pool_site.outcomes())
     limits = TenantLimits("acme", 1, 20, True, pool_site.queue.now_us())
     pool_site.queue.set_tenants(0, [limits])         # what lies before the next entry to be read is never looked at
     for fields in ({"foo": "bar"}, {"e": "no-such-execution", "p": "{"}):
@@ -160,8 +161,8 @@ def test_the_worker_goes_on_after_bad_messages_and_counts_them(pool_site):
     pool_site.queue.set_tenants(0, [limits._replace(paused=False, changed_us=limits.changed_us + 1)])
 
     assert pool_site.ending(pool_site.publish("add", 1, 1)).event == "succeeded"
-    eventually(lambda: sum(outcome.event == "alien" for outcome in pool_site.outcomes()) == 2)
-    stats = client_app(pool_site).control.inspect(destination=[worker.name], timeout=3).stats()
+    eventually(lambda: sum(outcome.event == "alien" for outcome in pool_site.outcomes()) == aliens + 2)
+    stats = eventually(client_app(pool_site).control.inspect(destination=[worker.name], timeout=3).stats)
     assert stats[worker.name]["chrono_beat"]["rejected"] == rejected
     eventually(lambda: pool_site.redis.xlen(f"{pool_site.prefix}:{{0}}:s:chrono:acme:4") == 0)
 

@@ -331,9 +331,9 @@ def test_a_pool_that_cannot_kill_lets_a_terminated_task_succeed(site):
 def test_autoscale_grows_to_its_maximum(site):
     """Credit goes by the maximum: measured by the processes there are, the pool would see no reason to grow."""
     worker = site.worker("prefork", 0, "--autoscale=4,1")
-    eids = [site.publish("slow", "wide", 2) for _ in range(4)]
+    eids = [site.publish("meet", "wide", 4, 30) for _ in range(4)]
 
-    site.begun("wide", times=4)
+    site.begun("wide", 30, times=4)
 
     assert worker.report().concurrency == 4
     assert all(site.ending(eid).event == "succeeded" for eid in eids)

@@ -112,6 +112,17 @@ def block(name, seconds):
     note("end", name=name)
 
 
+@app.task
+def meet(name, count, seconds):
+    """End when so many have begun, however long the machine takes to bring them all up; fail after *seconds*."""
+    note("begin", name=name)
+    until = time.monotonic() + seconds
+    while sum(json.loads(text).get("name") == name for text in STORE.lrange(JOURNAL, 0, -1)) < count:
+        if time.monotonic() > until:
+            raise TimeoutError(f"{count} of {name} were never there together")
+        time.sleep(0.05)
+
+
 @app.task(time_limit=1)
 def too_long(seconds):
     note("begin", name="too_long")
