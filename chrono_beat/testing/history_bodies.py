@@ -31,6 +31,7 @@ from chrono_beat.testing.history_plans import Change, changes
 
 ENDS_AT_ONCE = (WORKER_KILLED, CHILD_KILLED)
 HOLDS_UP = (WORKER_PAUSED, WORKER_CUT, QUEUE_AWAY)
+ENDS_WITH_PLAN = ("schedule", "retry", "manual")
 NEVER = 1 << 62
 
 
@@ -219,12 +220,12 @@ def _number(token: str) -> tuple[int, ...]:
 
 def judge_calls(history: History, limits: Limits, notes: Notes) -> None:
     """Invariant 7: when a call has returned, nothing of the old plan begins."""
-    bodies = look(history, limits).bodies
+    seen = look(history, limits)
     calls = changes(history)
     for call in calls:
         if not call.promised or call.action in ("trigger", "resume"):
             continue
-        for body in bodies:
+        for body in seen.bodies:
             if body.job_id != call.job_id or body.begins < call.returned_at:
                 continue
             if call.action == "cancel":
@@ -233,9 +234,15 @@ def judge_calls(history: History, limits: Limits, notes: Notes) -> None:
                 old = body.began.version < call.version
             else:
                 old = call.action in ("pause", "delete") and ":" in body.id and not _resumed(call, calls, body)
-            if old:
+            if old or _is_carried_over(call, seen.rows.get(body.id)):
                 notes.find(7, "old_plan", [body.id], [call.returned_us or 0, body.began.at_us],
                            f"began after {call.action} had returned")
+
+
+def _is_carried_over(call: Change, row: Row | None) -> bool:
+    """Say whether a row is of an occurrence or a trigger before a call that planned anew: no version of it runs then."""
+    return call.anew and call.action != "cancel" and row is not None and row.kind in ENDS_WITH_PLAN and (
+        row.scheduled_us < call.called_us)
 
 
 def _resumed(call: Change, calls: Iterable[Change], body: Body) -> bool:

@@ -100,7 +100,9 @@ class MemoryQueueStore(ParkedInMemory, MemoryRecovery, MemoryControl):
     @contextmanager
     def _in(self, number: int) -> Iterator[Lane]:
         with self._reach() as now:
-            lane = self.lanes.setdefault(number, Lane(number, entries=self._entries))
+            lane = self.lanes.get(number)
+            if lane is None:
+                lane = self.lanes[number] = Lane(number, entries=self._entries)
             lane.pass_to(now)
             yield lane
 

@@ -1,33 +1,36 @@
 """What the system must not do, done to it: each protocol rule left out, and further mistakes.
 
 A mutation gets ``change(owner, name, value)``, pytest's ``monkeypatch.setattr``, and changes stores, services or the model
-of the worker. The numbers are those of seeds whose run under the mutation breaks a promise, and without it none.
+of the worker. Beside it stands what shows it, whose run under the mutation breaks a promise, and without it none: the number
+of a seed, or a course of ``courses.py`` where chance does not bring one.
 
-Tried and not noticed, so not here: a publish without its deadline and a skip that is not remembered (no scenario gets a
-publish past a minute's tombstone, or a second one past the end of what was in the way); a claim without its guards, or
-one fired though it failed (the next claim makes it good, since rows are unique and a copy has the row's id).
+Tried and not noticed, so not here: ``docs/simulation.rst`` says which, and by what they heal.
 """
 
 from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
-from chrono_beat.core import policy
+from chrono_beat.core import outcomes
 from chrono_beat.core.deliveries import REFUSED
 from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
-from chrono_beat.core.lifecycle import OPEN
+from chrono_beat.core.ids import execution_id
+from chrono_beat.core.lifecycle import OPEN, SCHEDULED
+from chrono_beat.core.records import ScheduledExecution
+from chrono_beat.services.dispatcher import Planner
 from chrono_beat.services.lanes import Lanes
 from chrono_beat.services.recorder import Recorder
-from chrono_beat.testing import memory_lane, memory_queue
+from chrono_beat.testing import memory_jobs, memory_lane, memory_queue
 from chrono_beat.testing.memory_copies import QUEUED
 from chrono_beat.testing.memory_jobs import MemoryJobStore
 from chrono_beat.testing.memory_lane import Lane
 from chrono_beat.testing.memory_queue import MemoryQueueStore
 from chrono_beat.testing.simulation import worker as simulated
 from chrono_beat.testing.simulation.control import Call
-from chrono_beat.testing.simulation.scenario import SECOND_US, Mishap
+from chrono_beat.testing.simulation.scenario import SECOND_US, Mishap, scenario
 from chrono_beat.testing.simulation.witness import WitnessedStore
 from chrono_beat.testing.simulation.worker import Worker
+from tests.simulation import courses
 
 NEVER = 1 << 60
 
@@ -56,6 +59,13 @@ def tomb_age(change):
     """Rule 2: the tombstone goes with the acknowledgement."""
     change(memory_queue, "TOMBSTONE_US", 0)
     change(memory_lane, "TOMBSTONE_US", 0)
+
+
+def deadline(change):
+    """Rule 3: a publish is accepted however late it arrives."""
+    stock = MemoryQueueStore.publish
+    change(MemoryQueueStore, "publish", lambda self, lane, generation, valid_until_us, items: stock(
+        self, lane, generation, NEVER, items))
 
 
 def generation(change):
@@ -128,9 +138,22 @@ def unknown(change):
     change(MemoryQueueStore, "open_lane", open_lane)
 
 
+def decision(change):
+    """Rule 11: a skip leaves no marker, so that the next publish decides anew."""
+    stock = Lane.publish
+
+    def publish(self, item, *args):
+        letter = stock(self, item, *args)
+        if letter == "s":
+            del self.copies[item.execution_id]
+        return letter
+
+    change(Lane, "publish", publish)
+
+
 def recorded_generation(change):
     """Rule 11: a skip that an older generation decided is recorded."""
-    change(policy, "_CONDITIONAL", ())
+    change(outcomes, "_CONDITIONAL", ())
 
 
 def waiters(change):
@@ -183,6 +206,34 @@ def renewals_stop_while_a_body_runs(change):
         return 300_000 if running else stock(self, now_us)
 
     change(Worker, "renew", renew)
+
+
+def claim_without_guards(change):
+    """Invariant 4: a claim is carried out whoever owns the partition and whatever has become of the job."""
+    stock = MemoryJobStore.claim
+
+    def claim(self, member, claims):
+        jobs = [(claim, self.jobs[claim.job_id]) for claim in claims if claim.job_id in self.jobs]
+        return stock(self, member, [
+            claim._replace(version=job.version, next_run_us=job.next_run_us) for claim, job in jobs])
+
+    change(MemoryJobStore, "claim", claim)
+    change(MemoryJobStore, "_owned", lambda self, member, epochs: {number: self._partitions[number] for number in epochs})
+
+
+def publish_before_commit(change):
+    """Invariant 2: what is claimed waits for its time before the claim is committed."""
+    stock = Planner._claim
+
+    def claim(self, claims, **again):
+        self._enqueue([
+            ScheduledExecution(
+                execution_id(claim.job_id, it.scheduled_us, 1), claim.job_id, claim.partition, it.scheduled_us, it.due_us,
+                it.due_us, 1, 0, "schedule", claim.version, claim.content)
+            for claim in claims for it in claim.occurrences if it.state == SCHEDULED], self._partitions.holding.epochs)
+        return stock(self, claims, **again)
+
+    change(Planner, "_claim", claim)
 
 
 def next_run_stays(change):
@@ -303,6 +354,11 @@ def call_does_not_wait(change):
     change(Call, "_is_settled", lambda self: True)
 
 
+def older_plan_carried_over(change):
+    """Rule 7: retries and manual runs of an old plan go on under the new one, as after an edit of the content alone."""
+    change(memory_jobs, "PLAN", frozenset())
+
+
 def key_of_the_delivery(change):
     """Invariant 5: each delivery has a key of its own."""
     stock = simulated.Witness.began
@@ -316,21 +372,23 @@ def group_ignored(change):
 
 
 class Known(NamedTuple):
-    """A mutation, a seed that shows it, what is found, and what of the seed's scenario is changed.
+    """A mutation, a seed or a course that shows it, what is found, and what of the seed's scenario is changed.
 
     Where the model of a worker has changed since, another seed may be the one that shows it: the first thirty are tried then.
     """
 
     mutation: object
-    seed: int
+    shown_by: object
     what: str
     changes: dict = {}
 
-    def seeds(self):
-        return dict.fromkeys([self.seed, *range(30)])
-
-    def change(self, scenario):
-        return replace(scenario, **self.changes)
+    def scenarios(self):
+        """Yield makers of scenarios that may show it, the known one first."""
+        if callable(self.shown_by):
+            yield self.shown_by
+            return
+        for seed in dict.fromkeys([self.shown_by, *range(30)]):
+            yield lambda seed=seed: replace(scenario(seed), **self.changes)
 
 
 ALONE = {"workers": 1, "slots": 2}
@@ -346,6 +404,7 @@ HELD_OVER_A_FLUSH = {
 KNOWN = [
     Known(guard, 1, "twice"),
     Known(tombstone, 0, "refused"),
+    Known(deadline, courses.publish_past_a_tombstone, "repeated"),
     Known(generation, 2, "lease"),
     Known(quarantine, 2, "lease"),
     Known(buffer, 2, "repeated"),
@@ -354,12 +413,15 @@ KNOWN = [
     Known(void_frees, 16, "skipped"),
     Known(waiters, 58, "skipped"),
     Known(start_window, 46, "old_plan", SLOW_BODIES),
+    Known(decision, courses.publish_after_a_skip, "contradiction"),
     Known(recorded_generation, 58, "lost", HELD_OVER_A_FLUSH),
     Known(tomb_age, 1, "repeated", UNANSWERED),
     Known(unknown, 8, "skipped", KILLED_AND_FLUSHED),
     Known(last_grant, 16, "refused", ALONE),
     Known(settle_without_token, 18, "stale"),
     Known(renewals_stop_while_a_body_runs, 2, "repeated"),
+    Known(claim_without_guards, courses.edit_before_a_late_claim, "lost"),
+    Known(publish_before_commit, courses.edit_before_a_slow_claim, "unexpected"),
     Known(next_run_stays, 2, "unexpected"),
     Known(reap_without_cap, 7, "repeated"),
     Known(cap_counts_too_little, 4, "over_cap"),
@@ -371,6 +433,7 @@ KNOWN = [
     Known(acknowledged_before_it_is_recorded, 3, "repeated", {"kinds": ("crash before", "crash after"), "rate": 0.06}),
     Known(lock_freed_at_a_reap, 3, "overlap"),
     Known(voided_copies_are_drawn, 16, "old_plan"),
+    Known(older_plan_carried_over, courses.edit_before_a_retry, "old_plan"),
     Known(call_does_not_wait, 22, "old_plan"),
     Known(key_of_the_delivery, 3, "repeated"),
 ]

@@ -172,6 +172,10 @@ WRONG = {
             for n in range(7)]], 6, "repeated"),
     "the old plan after a pause had returned": (
         [ONE, row(2), run(2, token="1.2"), PAUSE], 7, "old_plan"),
+    "a retry of the old plan under the version of the new one": (
+        [row(1, state="failed", reason="error"), run(1, result="failed"), call(1, "edit", 70, 71, 2, plan=PLAN, anew=True),
+         row(1, 2, due_us=at(90), finished_us=at(92), version=2), run(1, 2, begin=31, end=32, token="1.2", version=2),
+         row(2, version=2), run(2, token="1.3", version=2)], 7, "old_plan"),
     "the old content after an edit had returned": (
         [ONE, row(2, version=2), run(2, version=1, token="1.2"), call(1, "edit", 70, 71, 2, plan=PLAN)], 7, "old_plan"),
     "a cancelled execution that begins": (

@@ -18,7 +18,7 @@ from chrono_beat.services.service import Service
 from chrono_beat.testing.clock import ManualClock
 from chrono_beat.testing.history import SERVICE_HIT, WORKER_CUT, WORKER_KILLED, WORKER_PAUSED, Fault
 from chrono_beat.testing.memory_lane import Lane
-from chrono_beat.testing.simulation.engine import Engine, HostClock, Process, Task
+from chrono_beat.testing.simulation.engine import Engine, Flag, HostClock, Process, Task
 from chrono_beat.testing.simulation.scenario import LEASE_SECONDS, START_US, Scenario
 from chrono_beat.testing.simulation.wires import Mischief, Wire
 from chrono_beat.testing.simulation.witness import Witness, WitnessedQueue, WitnessedStore
@@ -104,7 +104,9 @@ class Deployment:
     def _serve(self, process: Process, *services: Service) -> Process:
         for service in services:
             self.services.append(service)
-            process.tasks.append(Task(service.name, self._turn(service), is_woken=_woken(service)))
+            flag = Flag()
+            service._wake = flag                                   # type: ignore[assignment]  # an Event has a lock
+            process.tasks.append(Task(service.name, self._turn(service), is_woken=_can_be_woken(service), flag=flag))
         return process
 
     def _turn(self, service: Service) -> Callable[[int], int]:
@@ -197,8 +199,8 @@ class Deployment:
                 worker.woken = True
 
 
-def _woken(service: Service) -> Callable[[], bool]:
-    return lambda: service._wake.is_set() and not service.failures
+def _can_be_woken(service: Service) -> Callable[[], bool]:
+    return lambda: not service.failures
 
 
 def _patient(turn: Callable[[int], int], marker: Any) -> Callable[[int], int]:

@@ -98,8 +98,12 @@ def _step_host(site: Deployment, mishap: Mishap) -> None:
         processes[mishap.whom % len(processes)].clock.off_us += (mishap.whom - 500) * 20_000
 
 
+def _next(site: Deployment, mishap: Mishap) -> None:
+    site.mischief.order(mishap.call, mishap.how, mishap.length_us)
+
+
 KINDS: dict[str, Callable[[Deployment, Mishap], None]] = {
     "flush": _flush, "failover": _failover, "queue away": _queue_away, "store away": _store_away, "step host": _step_host,
-    "kill child": _kill_child,
+    "kill child": _kill_child, "next": _next,
 }
 ON_PROCESSES: dict[str, Callable[[Deployment, Process, Mishap], None]] = {"still": _still, "kill": _kill, "cut": _cut}

@@ -25,12 +25,17 @@ NOT_YET: dict[str, str] = {
 
 
 class Mishap(NamedTuple):
-    """Something that goes wrong at an instant after the start: a kind of `mishaps.KINDS`, for how long, to whom (a number)."""
+    """Something that goes wrong at an instant after the start: a kind of `mishaps.KINDS`, for how long, to whom (a number).
+
+    Kind "next" strikes the next call of a store's method *call* in the way *how*, one of `wires.Mischief.kinds`.
+    """
 
     at_us: int
     kind: str
     length_us: int = 0
     whom: int = 0
+    call: str = ""
+    how: str = ""
 
 
 class Wish(NamedTuple):

@@ -44,10 +44,22 @@ class Mischief:
             "lost request", "lost reply", "lost reply", "crash before", "crash after", "slow before", "slow after",
             "still before", "still after", "twice", "late")
         self._engine, self._chance, self._longest_us, self._note = engine, chance, longest_still_us, note
-        self.later: list[tuple[int, Callable[[], object]]] = []
+        self._ordered: dict[str, list[tuple[str, int]]] = {}
+        self._ordered_us = 0
+
+    def order(self, name: str, kind: str, us: int) -> None:
+        """Strike the next call of that name, whoever makes it, in a given way, after those that were ordered before.
+
+        Args:
+            us: for how many microseconds it is held up, if it is.
+        """
+        self._ordered.setdefault(name, []).append((kind, us))
 
     def strike(self, name: str) -> str:
         """Return what happens to a call; "" for nothing."""
+        if self._ordered.get(name):
+            kind, self._ordered_us = self._ordered[name].pop(0)
+            return kind
         rate = self.rate if name in QUEUE_EFFECTS or name in STORE_EFFECTS else self.rate / 20
         if not rate or self._chance.random() >= rate:
             return ""
@@ -56,7 +68,8 @@ class Mischief:
     def hold_up(self, process: Process, kind: str, name: str) -> None:
         """Let a process, or one of its tasks, stand still."""
         whole = kind == "still"
-        us = round(self._chance.random() ** 2 * (self._longest_us if whole else SLOW_US))
+        us = self._ordered_us or round(self._chance.random() ** 2 * (self._longest_us if whole else SLOW_US))
+        self._ordered_us = 0
         self._note(kind, process, name, us)
         self._engine.stand_still(process, us, whole=whole)
 
