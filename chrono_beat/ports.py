@@ -98,9 +98,9 @@ class JobStore(Protocol):
         """Take rows in state scheduled of these partitions, due until then, that no or a lower epoch holds; mark them as held by
         the given epoch (only while the partition still has it). Oldest first.
 
-        Rows that a claim does not meet again (retry, manual, backfill, replay) and that are older than their job's version,
-        but not than its plan_version, are taken over in place: also those that a wheel holds, or that are queued (rule 7).
-        Other rows of an older version, and rows whose cancellation was asked for, are left alone."""
+        Rows that are older than their job's version, but not than its plan_version, are taken over in place, with the new
+        content: also those that a wheel holds, or that are queued (rule 7). Rows of an older plan, and those whose
+        cancellation was asked for, are left alone."""
 
     def forget_holds(self, epochs: Mapping[int, int]) -> None:
         """Let go of all scheduled rows held under these epochs (the wheel was emptied), so that load_scheduled finds them."""
@@ -125,9 +125,10 @@ class JobStore(Protocol):
         self, partitions: Sequence[int], limit: int, *, running: bool = False,
     ) -> list[tuple[str, str, str, int]]:
         """Return (execution id, job id, tenant, job's version or GONE_VERSION) of open rows that nobody may publish any more
-        (protocol rule 8): due, older than their job's version, and next_run has passed them or the job is paused or gone;
-        of rows that no claim meets, those older than the job's plan_version. With *running* also rows in that state: their
-        worker may have died since. Looks at jobs with a void that is not done, so it costs nothing where nobody edits."""
+        (protocol rule 8): due, and their job is gone, or they are older than its plan_version and no claim meets them any
+        more: next_run has passed them, the job is paused, or they are of another kind than schedule. With *running* also
+        rows in that state: their worker may have died since. Looks at jobs with a void that is not done, so it costs nothing
+        where nobody edits."""
 
     def pending_voids(self, limit: int) -> list[Void]:
         """Return voids that Redis may not know of, oldest first. Whoever edits or deletes a job writes one in the same
@@ -169,7 +170,7 @@ class JobStore(Protocol):
 
     def load_open(self, execution_ids: Sequence[str]) -> list[ScheduledExecution]:
         """Return those of the rows that are open and may be published: of their job's version (protocol rule 8), and without a
-        request to cancel them. Those that no claim meets are taken over as load_scheduled does, also where they run: Redis
+        request to cancel them. Those of an older version are taken over as load_scheduled does, also where they run: Redis
         has lost the run (rule 7)."""
 
     def let_go(self, execution_ids: Sequence[str]) -> int:

@@ -331,8 +331,6 @@ def change(
         if changed.keys() & _PLANNED_BY or found.quarantined_reason:
             plan_anew(found, valid, now_us)
             found.plan_version = found.version + 1          # rule 7: what is of an older plan is not carried over
-        elif not found.paused:
-            _carry_over(found)
         store.save(found)
         if action == "update" and "paused" in changed:
             action = "pause" if found.paused else "resume"
@@ -369,17 +367,6 @@ def plan_anew(job: Job, definition: JobDefinition, now_us: int) -> None:
     job.finished_at = (job.finished_at or now) if over else None
     job.replan = False
     job.quarantined_reason = ""
-
-
-def _carry_over(job: Job) -> None:
-    """Set the next run back to the oldest occurrence that waits (protocol rule 7).
-
-    What was claimed ahead is of an older version now and will not run; the claim that meets it again takes its row over
-    in place, with the new content.
-    """
-    waiting = store.oldest_unstarted(job)
-    if waiting is not None and (job.next_run_at is None or waiting < job.next_run_at):
-        job.next_run_at = waiting
 
 
 def _when(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,11 @@ class Claim(NamedTuple):
 
 
 class ScheduledExecution(NamedTuple):
-    """An execution row in state "scheduled", held by a dispatcher's epoch, with what its message needs."""
+    """An execution row, held by a dispatcher's epoch, with what its message needs.
+
+    Args:
+        queued: whether load_scheduled found it queued: it was published in time, with the content of an older version.
+    """
 
     execution_id: str
     job_id: str
@@ -122,6 +126,7 @@ class ScheduledExecution(NamedTuple):
     kind: str
     version: int
     content: Content
+    queued: bool = False
 
 
 class PublishItem(NamedTuple):

@@ -210,12 +210,14 @@ class Planner(Service):
         """Return the ids of those that have come too late by their job's misfire policy.
 
         Only rows that are overdue by more than the look-ahead: they were claimed in time and nobody was there to publish
-        them. What is overdue by less is on its way from one dispatcher to another, and runs. Rule 12: what was due before
-        the lane's generation began may have run, and is not judged.
+        them. What is overdue by less is on its way from one dispatcher to another, and runs. One that is queued was
+        published when it was due, and takes its job's new content over (rule 7). Rule 12: what was due before the lane's
+        generation began may have run, and is not judged.
         """
         unknown_before, lanes = self._lanes.unknown_before, self._lanes.count
         late = [row for row in rows if row.due_us < reached_us - self._horizon_us and row.kind == "schedule"
-                and row.attempt == 1 and row.due_us >= unknown_before.get(lane_of(row.content.tenant, lanes), 0)]
+                and row.attempt == 1 and not row.queued
+                and row.due_us >= unknown_before.get(lane_of(row.content.tenant, lanes), 0)]
         plans = self._store.plans(list({row.job_id for row in late})) if late else {}
         missed = set()
         for row in late:

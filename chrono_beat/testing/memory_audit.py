@@ -44,8 +44,8 @@ class MemoryAudit:
                 job = self.jobs.get(row.job_id) if row else None
                 if row is None or job is None or row.state not in lifecycle.OPEN:
                     continue
-                if row.kind != "schedule" and job.plan_version <= row.job_version < job.version:
-                    self._journal.set(row, job_version=job.version)                                   # rule 7
+                if job.plan_version <= row.job_version < job.version:
+                    self._journal.set(row, job_version=job.version, job_name=job.name)                # rule 7
                 if row.job_version == job.version and row.cancel_requested_us is None:                # rule 8
                     found.append(self._scheduled(row, self._content(job, row)))
             return sorted(found, key=lambda row: (row.due_us, row.execution_id))

@@ -212,15 +212,16 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
                 if (row.state not in _WAITING or row.due_us > until_us or not self._holds(row.partition, epoch)
                         or row.cancel_requested_us is not None or job is None or self._held_back(row, now)):
                     continue
-                taken_over = row.kind != "schedule" and job.plan_version <= row.job_version < job.version
+                taken_over = job.plan_version <= row.job_version < job.version                        # rule 7
                 if taken_over or (row.state == lifecycle.SCHEDULED and row.holder_epoch < epoch
                                   and job.version == row.job_version):
                     found.append((row, job))
             found.sort(key=lambda pair: (pair[0].due_us, pair[0].execution_id))
             self._step()
             for row, job in found[:limit]:
-                self._journal.set(row, holder_epoch=epochs[row.partition], job_version=job.version)
-            return [self._scheduled(row, self._content(job, row)) for row, job in found[:limit]]
+                self._journal.set(row, holder_epoch=epochs[row.partition], job_version=job.version, job_name=job.name)
+            return [self._scheduled(row, self._content(job, row))._replace(queued=row.state == lifecycle.QUEUED)
+                    for row, job in found[:limit]]
 
     def forget_holds(self, epochs: Mapping[int, int]) -> None:
         """See JobStore."""
@@ -337,9 +338,9 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
                 job = self.jobs.get(row.job_id)
                 if job is None:
                     found.append((row.execution_id, row.job_id, row.tenant, GONE_VERSION))
-                elif row.job_version < job.version and (
-                        row.job_version < job.plan_version if row.kind != "schedule" else
-                        job.paused or job.next_run_us is None or job.next_run_us > row.scheduled_us):
+                elif row.job_version < job.plan_version and (
+                        row.kind != "schedule" or job.paused or job.next_run_us is None
+                        or job.next_run_us > row.scheduled_us):
                     found.append((row.execution_id, row.job_id, row.tenant, job.version))
             return found[:limit]
 

@@ -157,21 +157,6 @@ def has_open(job: Job) -> bool:
     return Execution.objects.using(alias()).open().filter(job_id=job.id).exists()
 
 
-def oldest_unstarted(job: Job) -> datetime | None:
-    """Return the oldest scheduled occurrence of the present plan that has a row and has not begun, as far as is recorded.
-
-    Set back to one of an older plan, the next run would lie before the present one's first.
-    """
-    return (
-        Execution.objects.using(alias())
-        .filter(job_id=job.id, kind="schedule", attempt=1, state__in=(lifecycle.SCHEDULED, lifecycle.QUEUED),
-                job_version__gte=job.plan_version)
-        .order_by("scheduled_at")
-        .values_list("scheduled_at", flat=True)
-        .first()
-    )
-
-
 def insert_manual(job: Job, now_us: int) -> Execution:
     """Write an execution of kind manual, due now, under the first free instant.
 

@@ -41,7 +41,7 @@ FROM {unnest("k", **KEY_COLUMNS)} JOIN chrono_execution e ON {BY_KEY}
     JOIN chrono_job j ON j.id = e.job_id AND j.version = e.job_version LEFT JOIN chrono_tenant t ON t.slug = j.tenant
 WHERE e.state IN ('scheduled', 'queued', 'running') AND e.cancel_requested_at IS NULL ORDER BY e.due_at, e.id"""
 
-TAKE_OVER = f"""UPDATE chrono_execution e SET job_version = j.version
+TAKE_OVER = f"""UPDATE chrono_execution e SET job_version = j.version, job_name = j.name
     FROM {unnest("k", **KEY_COLUMNS)}, chrono_job j
     WHERE {BY_KEY} AND j.id = e.job_id AND e.state IN ('scheduled', 'queued', 'running') AND {TAKEN_OVER}"""
 

@@ -55,31 +55,32 @@ _LEFT_BEHIND = f"""held h CROSS JOIN LATERAL (
         SELECT * FROM chrono_execution x WHERE x.partition = h.number AND x.due_at <= {at("%s")}
             AND x.state IN ('scheduled', 'queued', 'running')
     ) e WHERE e.state = 'scheduled' AND e.holder_epoch > 0 AND e.holder_epoch < h.epoch"""
-# Rule 7: what no claim meets again is taken over by the scan, also from a wheel or a stream, unless the plan itself has
-# changed since. The limit keeps the planner from beginning with all rows that are due.
+# Rule 7: what an edit meets before it has begun is taken over by the scan, also from a wheel or a stream, unless the plan
+# itself has changed since. The limit keeps the planner from beginning with all rows that are due.
 _EDITED = f"""held h JOIN chrono_pending_void v ON v.partition = h.number CROSS JOIN LATERAL (
         SELECT * FROM chrono_execution x WHERE x.partition = v.partition AND x.job_id = v.job_id
             AND x.due_at <= {at("%s")} AND x.state IN ('scheduled', 'queued', 'running') AND x.state <> 'running'
             AND x.job_version < v.version LIMIT 1000
     ) e WHERE true"""
-TAKEN_OVER = "e.kind <> 'schedule' AND e.job_version < j.version AND e.job_version >= j.plan_version"
+TAKEN_OVER = "e.job_version < j.version AND e.job_version >= j.plan_version"
 _SAME = f"(j.version = e.job_version OR {TAKEN_OVER})"
 _LOAD = f"""WITH {held(by_member=False)}, picked AS (
-    SELECT e.job_id, e.scheduled_at, e.attempt, e.holder_epoch AS was, e.epoch, e.job_version AS old, j.version
+    SELECT e.job_id, e.scheduled_at, e.attempt, e.holder_epoch AS was, e.epoch, e.job_version AS old, j.version,
+        j.name
     FROM (SELECT e.*, h.epoch FROM {{source}}) e
     JOIN chrono_job j ON j.id = e.job_id AND {{same}}
     WHERE e.cancel_requested_at IS NULL AND e.scheduled_at <= {at("%s")}
         AND NOT ({HELD_BACK.format(now="clock_timestamp()")})
     ORDER BY e.due_at, e.id LIMIT %s
 ), loaded AS (
-    UPDATE chrono_execution e SET holder_epoch = p.epoch, job_version = p.version FROM picked p
+    UPDATE chrono_execution e SET holder_epoch = p.epoch, job_version = p.version, job_name = p.name FROM picked p
     WHERE e.job_id = p.job_id AND e.scheduled_at = p.scheduled_at AND e.attempt = p.attempt
         AND e.state IN {{states}} AND e.holder_epoch = p.was AND e.job_version = p.old
     RETURNING e.*
 )
 SELECT e.id, e.job_id::text, e.partition, {us("e.scheduled_at")}, {us("e.due_at")}, {us("e.first_due_at")}, e.attempt,
     e.retries, e.kind, e.job_version,
-    {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}
+    {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}, e.state = 'queued'
 FROM loaded e JOIN chrono_job j ON j.id = e.job_id LEFT JOIN chrono_tenant t ON t.slug = j.tenant"""
 LOAD_FREE = _LOAD.format(source=_FREE, same=_SAME, states="('scheduled')")
 LOAD_LEFT_BEHIND = _LOAD.format(source=_LEFT_BEHIND, same=_SAME, states="('scheduled')")
@@ -153,7 +154,7 @@ class PostgresClaims(PostgresPartitions):
             loaded = self._rows(LOAD_FREE, *held_parameters(epochs), until_us, until_us, limit)
         if edited and len(loaded) < limit:
             loaded += self._rows(LOAD_EDITED, *held_parameters(epochs), until_us, until_us, limit - len(loaded))
-        found = [ScheduledExecution(*row[:10], Content._make(row[10:])) for row in loaded]
+        found = [ScheduledExecution(*row[:10], Content._make(row[10:-1]), row[-1]) for row in loaded]
         return sorted(found, key=lambda row: (row.due_us, row.execution_id))
 
     def forget_holds(self, epochs: Mapping[int, int]) -> None:

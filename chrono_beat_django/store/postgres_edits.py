@@ -14,9 +14,8 @@ FROM chrono_pending_void v LEFT JOIN chrono_job j ON j.id = v.job_id CROSS JOIN 
     SELECT e.id, e.tenant FROM chrono_execution e
     WHERE e.partition = v.partition AND e.job_id = v.job_id AND e.state IN ('scheduled', 'queued', 'running')
         AND (%s OR e.state <> 'running') AND e.due_at <= statement_timestamp()
-        AND (j.id IS NULL OR e.job_version < j.version AND CASE WHEN e.kind <> 'schedule'
-            THEN e.job_version < j.plan_version
-            ELSE j.paused OR j.next_run_at IS NULL OR j.next_run_at > e.scheduled_at END)
+        AND (j.id IS NULL OR e.job_version < j.plan_version AND (e.kind <> 'schedule'
+            OR j.paused OR j.next_run_at IS NULL OR j.next_run_at > e.scheduled_at))
     LIMIT %s
 ) e WHERE v.partition = ANY (%s::int[]) LIMIT %s"""
 

@@ -17,8 +17,9 @@ PAGE = """SELECT id, tenant, "partition", CAST(due_at AS TEXT), state FROM chron
 LOAD_OPEN = SCHEDULED.format(
     same="j.version = e.job_version",
     which="e.id IN (SELECT value FROM json_each(%s)) AND e.state IN ('scheduled', 'queued', 'running')")
-TAKE_OVER = """UPDATE chrono_execution SET job_version = (SELECT version FROM chrono_job j WHERE j.id = job_id)
-    WHERE id IN (SELECT value FROM json_each(%s)) AND state IN ('scheduled', 'queued', 'running') AND kind <> 'schedule'
+TAKE_OVER = """UPDATE chrono_execution
+    SET (job_version, job_name) = (SELECT j.version, j.name FROM chrono_job j WHERE j.id = job_id)
+    WHERE id IN (SELECT value FROM json_each(%s)) AND state IN ('scheduled', 'queued', 'running')
         AND EXISTS (SELECT 1 FROM chrono_job j WHERE j.id = chrono_execution.job_id
             AND chrono_execution.job_version < j.version AND chrono_execution.job_version >= j.plan_version)"""
 LET_GO = """UPDATE chrono_execution SET holder_epoch = 0

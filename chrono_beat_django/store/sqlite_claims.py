@@ -60,13 +60,13 @@ FINISH = """UPDATE chrono_job SET finished_at = %s WHERE id IN (SELECT value FRO
 
 SCHEDULED = f"""SELECT e.id, e.job_id, e."partition", CAST(e.scheduled_at AS TEXT), CAST(e.due_at AS TEXT),
     CAST(e.first_due_at AS TEXT), e.attempt, e.retries, e.kind, j.version,
-    {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}
+    {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}, e.state = 'queued'
 FROM chrono_execution e JOIN chrono_job j ON j.id = e.job_id AND {{same}}
     LEFT JOIN chrono_tenant t ON t.slug = j.tenant
 WHERE {{which}} AND e.due_at <= %s AND e.cancel_requested_at IS NULL
     AND NOT ({HELD_BACK.format(now="STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')")}) ORDER BY e.due_at, e.id LIMIT %s"""
-# Rule 7: what no claim meets again is taken over by the scan, unless the plan itself has changed since.
-TAKEN_OVER = "e.kind <> 'schedule' AND e.job_version < j.version AND e.job_version >= j.plan_version"
+# Rule 7: what an edit meets before it has begun is taken over by the scan, unless the plan itself has changed since.
+TAKEN_OVER = "e.job_version < j.version AND e.job_version >= j.plan_version"
 _SAME = f"(j.version = e.job_version OR {TAKEN_OVER})"
 EDITED = SCHEDULED.format(same=TAKEN_OVER, which="""e.state IN ('scheduled', 'queued') AND e.rowid IN (
     SELECT x.rowid FROM chrono_pending_void v CROSS JOIN chrono_execution x
@@ -80,7 +80,7 @@ LEFT_BEHIND = SCHEDULED.format(same=_SAME, which=f'e."partition" = %s AND e.{_LE
 NOT_LOADED = "SELECT number FROM chrono_partition WHERE loaded_epoch < epoch"
 MARK_LOADED = f"""UPDATE chrono_partition SET loaded_epoch = epoch WHERE number = %s AND NOT EXISTS (
     SELECT 1 FROM chrono_execution WHERE "partition" = %s AND {_LEFT})"""
-HOLD = "UPDATE chrono_execution SET holder_epoch = %s, job_version = %s WHERE id = %s"
+HOLD = "UPDATE chrono_execution SET holder_epoch = %s, job_version = %s, job_name = %s WHERE id = %s"
 FORGET = """UPDATE chrono_execution SET holder_epoch = 0
     WHERE "partition" = %s AND holder_epoch = %s AND state IN ('scheduled', 'queued', 'running')
         AND state = 'scheduled'"""
@@ -154,7 +154,7 @@ class SqliteClaims(SqlitePartitions):
 
         def work(cursor):
             not_loaded, rows = find(cursor)
-            cursor.executemany(HOLD, [(epochs[row[2]], row[9], row[0]) for row in rows])
+            cursor.executemany(HOLD, [(epochs[row[2]], row[9], row[11], row[0]) for row in rows])
             cursor.executemany(MARK_LOADED, [(number, number, epochs[number]) for number in not_loaded])
             return [scheduled(row) for row in rows]
 
@@ -196,7 +196,7 @@ def scheduled(row: tuple) -> ScheduledExecution:
     """Build a ScheduledExecution of what the loading queries return."""
     return ScheduledExecution(
         row[0], dashed(row[1]), row[2], us(row[3]) or 0, us(row[4]) or 0, us(row[5]) or 0, *row[6:10],
-        content(row[10:]),
+        content(row[10:-1]), bool(row[-1]),
     )
 
 

@@ -12,9 +12,8 @@ SUPERSEDED = f"""SELECT e.id, e.job_id, e.tenant, COALESCE(j.version, {GONE_VERS
 FROM chrono_pending_void v CROSS JOIN chrono_execution e LEFT JOIN chrono_job j ON j.id = v.job_id
 WHERE v."partition" IN (SELECT value FROM json_each(%s)) AND e."partition" = v."partition" AND e.job_id = v.job_id
     AND e.state IN ('scheduled', 'queued', 'running') AND (%s OR e.state <> 'running') AND e.due_at <= %s
-    AND (j.id IS NULL OR e.job_version < j.version AND CASE WHEN e.kind <> 'schedule'
-        THEN e.job_version < j.plan_version
-        ELSE j.paused OR j.next_run_at IS NULL OR j.next_run_at > e.scheduled_at END)
+    AND (j.id IS NULL OR e.job_version < j.plan_version AND (e.kind <> 'schedule'
+        OR j.paused OR j.next_run_at IS NULL OR j.next_run_at > e.scheduled_at))
 LIMIT %s"""
 
 PENDING = "SELECT job_id, tenant, version FROM chrono_pending_void WHERE NOT told ORDER BY created_at LIMIT %s"

@@ -7,8 +7,8 @@ published any more, and:
 - a paused job loses its next run;
 - where the schedule changed, or the job was quarantined, ``replan`` is set and the due index shows the job at once: the
   dispatcher plans it from now;
-- otherwise the next run goes back to the oldest occurrence that was claimed and has not begun, so that the claim
-  carries it over with the new content (protocol rule 7).
+- otherwise the next run stays: what was claimed and has not begun is taken over by the scan of execution rows, with the
+  new content (protocol rule 7).
 
 What plans anew sets ``plan_version``: rows of an older plan are carried over by nobody. A version never goes down: a whole
 row that somebody saves as it was before another's edit counts as an edit, or the void of that one would stand against it.
@@ -43,8 +43,6 @@ LIMITS = ("weight", "max_running", "paused", "failure_threshold", "retries_pause
 
 _NAMES = ("chrono_job_edited", "chrono_job_added", "chrono_tenant_changed", "chrono_job_raised", "chrono_job_deleted")
 _UNPLANNED = "NEW.next_run_at IS NULL AND NOT NEW.paused AND NEW.finished_at IS NULL AND NEW.quarantined_reason = ''"
-_CARRIED = """(SELECT MIN(e.scheduled_at) FROM chrono_execution e WHERE e.job_id = NEW.id AND e.kind = 'schedule'
-    AND e.attempt = 1 AND e.state IN ('scheduled', 'queued'))"""
 
 _TO_VOID = 'INSERT INTO chrono_pending_void (job_id, tenant, "partition", version)'
 _VOID_AGAIN = """ON CONFLICT (job_id) DO UPDATE SET version = excluded.version, told = false,
@@ -72,8 +70,6 @@ CREATE OR REPLACE FUNCTION chrono_job_edited() RETURNS trigger LANGUAGE plpgsql 
         NULL;
     ELSIF NEW.quarantined_reason <> '' OR {_row('OLD', PLAN)} IS DISTINCT FROM {_row('NEW', PLAN)} THEN
         NEW.next_run_at := clock_timestamp(); NEW.replan := true; NEW.quarantined_reason := '';
-    ELSE
-        NEW.next_run_at := LEAST(NEW.next_run_at, {_CARRIED});
     END IF;
     RETURN NEW;
 END $$;
@@ -128,7 +124,7 @@ WHEN NEW.version < OLD.version OR NEW.version = OLD.version AND {_changed(PLAN +
         plan_version = CASE WHEN {_REPLANNED} THEN OLD.version + 1 ELSE MAX(plan_version, OLD.plan_version) END,
         paused_at = CASE WHEN NOT NEW.paused THEN NULL ELSE COALESCE(paused_at, {_NOW}) END,
         next_run_at = CASE WHEN NEW.paused THEN NULL WHEN NEW.finished_at IS NOT NULL THEN next_run_at
-            WHEN {_REPLANNED} THEN {_NOW} ELSE COALESCE(MIN(next_run_at, {_CARRIED}), next_run_at, {_CARRIED}) END,
+            WHEN {_REPLANNED} THEN {_NOW} ELSE next_run_at END,
         replan = CASE WHEN NEW.paused THEN 0 WHEN NEW.finished_at IS NOT NULL THEN replan
             WHEN {_REPLANNED} THEN 1 ELSE replan END,
         quarantined_reason = CASE WHEN NEW.paused OR NEW.finished_at IS NOT NULL THEN quarantined_reason

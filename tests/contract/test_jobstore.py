@@ -531,16 +531,17 @@ def test_a_job_without_next_run_for_another_reason_is_not_over(bench, store, epo
 
 def test_rule08_superseded_rows_are_those_that_nobody_may_publish_any_more(bench, store, epochs, past):
     jobs = {}
-    for name in ("passed", "carried over", "paused", "gone", "running", "fresh", "early"):
+    for name in ("passed", "met by a claim", "taken over by the scan", "paused", "gone", "running", "fresh", "early"):
         jobs[name] = bench.add_job(name, next_run_us=past, partition=2)
     keys = {row.content.name: row.execution_id for row in claimed(store, epochs)}
     store.mark_queued([(keys["paused"], past)])
     store.record([Start(keys["running"], past, "w", 1)], [], [])
     for name in ("passed", "running"):
-        bench.edit(jobs[name], next_run_us=past + MINUTE)
-    bench.edit(jobs["carried over"], next_run_us=past)
+        bench.edit(jobs[name], expression="90", next_run_us=past + MINUTE)
+    bench.edit(jobs["met by a claim"], expression="90", next_run_us=past)
+    bench.edit(jobs["taken over by the scan"], args="[2]")
     bench.edit(jobs["paused"], next_run_us=None, paused=True)
-    bench.edit(jobs["early"], next_run_us=None)
+    bench.edit(jobs["early"], expression="90", next_run_us=None)
     bench.set_row(keys["early"], due_us=store.now_us() + 3600 * SECOND)
     bench.delete(jobs["gone"])
 

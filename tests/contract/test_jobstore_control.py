@@ -5,9 +5,9 @@ import pytest
 
 from chrono_beat.core.records import GONE_VERSION, Start, Void
 from chrono_beat_django.store.postgres_edits import SUPERSEDED
-from tests.contract.test_jobstore import ALL, MINUTE, claimed, epochs, past  # noqa: F401
+from tests.contract.test_jobstore import ALL, MINUTE, claimed, due, epochs, past  # noqa: F401
 
-KINDS = ("retry", "manual", "backfill", "replay")
+KINDS = ("schedule", "retry", "manual", "backfill", "replay")
 
 
 def load(store, epochs, limit=100):  # noqa: F811
@@ -19,7 +19,7 @@ def load(store, epochs, limit=100):  # noqa: F811
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("before", ["free", "held", "queued"])
-def test_rule07_a_row_that_no_claim_meets_is_taken_over_in_place_with_the_new_content(
+def test_rule07_a_row_that_has_not_begun_is_taken_over_in_place_with_the_new_content(
         bench, store, epochs, past, kind, before):  # noqa: F811
     job_id = bench.add_job("j", next_run_us=past + 10 * MINUTE)
     key = bench.add_execution(job_id, past, kind=kind)
@@ -28,13 +28,55 @@ def test_rule07_a_row_that_no_claim_meets_is_taken_over_in_place_with_the_new_co
     if before == "queued":
         store.mark_queued([(key, past)])
 
+    bench.edit(job_id, args="[2]", name="renamed")
+    found = load(store, epochs)
+
+    assert [(row.execution_id, row.version, row.kind, row.content.args, row.queued) for row in found] == [
+        (key, 2, kind, "[2]", before == "queued")]
+    assert (bench.rows(job_id)[0].job_version, bench.rows(job_id)[0].job_name) == (2, "renamed")
+    assert load(store, epochs) == []
+    assert store.superseded(ALL, 10) == []
+
+
+def test_rule07_all_that_wait_are_taken_over_under_misfire_latest_and_none_that_runs(
+        bench, store, epochs, past):  # noqa: F811
+    """Several in a stream, one in a wheel, one of them running: no claim judges them anew."""
+    job_id = bench.add_job("j", next_run_us=past + 10 * MINUTE, misfire="latest")
+    keys = [bench.add_execution(job_id, past - minutes * MINUTE, kind="schedule") for minutes in (4, 3, 2, 1)]
+    assert len(load(store, epochs)) == 4
+    store.mark_queued([(key, past) for key in keys[:3]])
+    store.record([Start(keys[1], past, "w", 1)], [], [])
+
     bench.edit(job_id, args="[2]")
     found = load(store, epochs)
 
-    assert [(row.execution_id, row.version, row.kind, row.content.args) for row in found] == [(key, 2, kind, "[2]")]
+    assert [(row.execution_id, row.content.args) for row in found] == [(key, "[2]") for key in (keys[0], *keys[2:])]
+    assert [row.job_version for row in bench.rows(job_id)] == [2, 1, 2, 2]
+    assert due(store) == []
+    assert store.superseded(ALL, 10, running=True) == []
+    assert store.load_scheduled(epochs, store.now_us() + 60 * MINUTE, 10) == []
+
+
+def test_rule07_what_was_claimed_ahead_is_taken_over_when_the_scan_reaches_it(bench, store, epochs, past):  # noqa: F811
+    job_id = bench.add_job("j", next_run_us=past + 60 * MINUTE)
+    key = bench.add_execution(job_id, past + 30 * MINUTE, kind="schedule")
+    assert len(store.load_scheduled(epochs, past + 30 * MINUTE, 10)) == 1
+    bench.edit(job_id, args="[2]")
+
+    assert store.load_scheduled(epochs, past + 30 * MINUTE - 1, 10) == []
+    found = store.load_scheduled(epochs, past + 30 * MINUTE, 10)
+
+    assert [(row.execution_id, row.version, row.content.args) for row in found] == [(key, 2, "[2]")]
+
+
+def test_rule07_a_run_that_redis_has_lost_is_published_anew_with_the_new_content(bench, store, epochs, past):  # noqa: F811
+    job_id = bench.add_job("j", next_run_us=past + 10 * MINUTE)
+    key = bench.add_execution(job_id, past, kind="schedule")
+    store.record([Start(key, past, "w", 1)], [], [])
+    bench.edit(job_id, args="[2]")
+
+    assert [(row.execution_id, row.version, row.content.args) for row in store.load_open([key])] == [(key, 2, "[2]")]
     assert bench.rows(job_id)[0].job_version == 2
-    assert load(store, epochs) == []
-    assert store.superseded(ALL, 10) == []
 
 
 @pytest.mark.parametrize("edit", [{"expression": "90"}, {"timezone": "Asia/Tokyo"}, {"paused": True, "next_run_us": None}])

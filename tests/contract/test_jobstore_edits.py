@@ -7,6 +7,7 @@ import pytest
 from django.db import IntegrityError, connections
 from django.utils.timezone import now
 
+from chrono_beat.core import ids
 from chrono_beat_django.models import Execution, Job, PendingVoid, Tenant
 from chrono_beat_django.store import DjangoJobStore, triggers
 
@@ -62,16 +63,23 @@ def test_an_update_of_the_content_raises_the_version_and_keeps_the_next_run(colu
 @pytest.mark.parametrize("next_run_at", [LATER, None])
 def test_rule07_an_update_of_the_content_carries_over_what_was_claimed_and_has_not_begun(next_run_at):
     """Also the last occurrence of a schedule that is over."""
-    row = job()
-    for minutes, state in ((5, "succeeded"), (4, "running"), (3, "queued"), (2, "scheduled")):
-        at = LATER - timedelta(minutes=minutes)
-        on(Execution).create(id=f"e{minutes}", job_id=row.id, tenant="default", scheduled_at=at, due_at=at,
-                                 first_due_at=at, state=state)
+    row, states = job(name="new name"), {5: "succeeded", 4: "running", 3: "queued", 2: "scheduled", 1: "queued"}
+    for minutes, state in states.items():
+        at = now() - timedelta(minutes=minutes)
+        key = ids.execution_id(str(row.id), ids.to_us(at), 1)
+        on(Execution).create(id=key, job_id=row.id, tenant="default", scheduled_at=at, due_at=at, first_due_at=at, state=state)
     on(Job).filter(id=row.id).update(next_run_at=next_run_at)
+    store = DjangoJobStore(database.alias)
+    epochs = store.take_partitions("a", range(64), 60_000_000)
 
     on(Job).filter(id=row.id).update(kwargs='{"n": 1}')
 
-    assert (fresh(row).version, fresh(row).next_run_at) == (2, LATER - timedelta(minutes=3))
+    assert (fresh(row).version, fresh(row).plan_version, fresh(row).next_run_at) == (2, 1, next_run_at)
+    found = store.load_scheduled(epochs, store.now_us(), 10)
+    assert [(states[round((store.now_us() - row.due_us) / 60e6)], row.content.kwargs, row.queued) for row in found] == [
+        ("queued", '{"n": 1}', True), ("scheduled", '{"n": 1}', False), ("queued", '{"n": 1}', True)]
+    assert set(on(Execution).filter(state__in=("queued", "scheduled")).values_list("job_version", "job_name")) == {
+        (2, "new name")}
 
 
 def test_a_pause_by_sql_takes_the_job_out_of_the_due_index_and_a_resume_plans_from_now():

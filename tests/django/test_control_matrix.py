@@ -13,7 +13,7 @@ from chrono_beat.core.deliveries import Hold
 from chrono_beat.services.audit import Audit
 from chrono_beat.services.recorder import Recorder
 from chrono_beat_django import jobs, tenants, wiring
-from chrono_beat_django.models import Execution, PendingVoid, Tenant
+from chrono_beat_django.models import Execution, Job, PendingVoid, Tenant
 from chrono_beat_django.store import DjangoJobStore, sqlite_sql
 from tests.services.world import LEASE_US, NINE, SECOND, World, us
 
@@ -179,3 +179,36 @@ def wanted(expected, called, stage, end_s):
         return [(60, 1)]
     since = round((called - NINE).total_seconds())
     return [(since + after, 2) for after in expected if since + after < end_s]
+
+
+def by_call(job):
+    jobs.update(job, kwargs={"plan": 2})
+
+
+def by_sql(job):
+    Job.objects.filter(id=job.id).update(kwargs='{"plan": 2}')
+
+
+@pytest.mark.parametrize("edit", [by_call, by_sql])
+@pytest.mark.parametrize("killed", [False, True])
+def test_rule07_an_edit_of_the_content_carries_all_that_wait_over_also_under_misfire_latest(world, edit, killed):
+    """They were published when they were due, and stand in the stream for longer than the dispatcher looks ahead."""
+    job = jobs.create(tenant="acme", name="j", task="tests.noop", kwargs={"plan": 1}, misfire="latest", concurrency="allow",
+                      **every_minute())
+    world.dispatcher("a")
+    world.run_until(us(seconds=170))
+    if killed:
+        world.kill("a")
+
+    edit(job)
+
+    if killed:
+        world.dispatcher("b")
+    world.run(3)
+    world.working = True
+    audit = Audit(world.store, world.queue, world.flow, world.config)
+    while world.now_us() < us(seconds=190):
+        world.run(3)
+        audit.step(0)
+    assert sorted(world.begun) == [(0, 2), (60, 2), (120, 2), (180, 2)]
+    assert not Execution.objects.exclude(state="succeeded").filter(due_at__lt=NINE + timedelta(seconds=185)).exists()

@@ -14,6 +14,7 @@ from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import Cron
 from chrono_beat_django import jobs, wiring
 from chrono_beat_django.models import Execution, Job, JobEvent, Tenant
+from chrono_beat_django.store import DjangoJobStore
 from chrono_beat_django.store.definitions import UnknownTenant
 from tests.django.fakes import RecordingQueue
 
@@ -298,33 +299,84 @@ def test_an_interval_begins_anew_when_its_period_is_edited(clock):
     assert (edited.anchor_at, edited.next_run_at) == (clock.now, clock.now + timedelta(seconds=10))
 
 
-def test_inv07_an_edit_that_leaves_the_schedule_alone_meets_what_was_claimed_ahead():
-    """Protocol rule 7: else the occurrence of the next minute would be voided and never written anew."""
-    job = create()
-    claimed(job, NOON + timedelta(seconds=40))
-    claimed(job, NOON + timedelta(seconds=30), state="queued")
-    claimed(job, NOON + timedelta(seconds=10), state="running")
+@pytest.fixture
+def store():
+    """The store; one dispatcher owns all partitions."""
+    store = DjangoJobStore()
+    store.epochs = store.take_partitions("a", range(64), 3_600_000_000)
+    return store
+
+
+def edit_by_call(job, **values):
+    jobs.update(job, **values)
+
+
+def edit_by_sql(job, **values):
+    Job.objects.filter(id=job.id).update(**{name: json.dumps(value) for name, value in values.items()})
+
+
+EDITS = pytest.mark.parametrize("edit", [edit_by_call, edit_by_sql])
+
+
+def loaded(store):
+    """What a dispatcher loads that looks a minute ahead: (scheduled instant, kwargs) by due time."""
+    rows = store.load_scheduled(store.epochs, ids.to_us(NOON + timedelta(minutes=1)), 100)
+    return [(ids.from_us(row.scheduled_us), json.loads(row.content.kwargs)) for row in rows]
+
+
+@EDITS
+def test_inv07_an_edit_that_leaves_the_schedule_alone_carries_over_all_that_has_not_begun(store, edit):
+    """Rule 7: also several that are due, under misfire latest, and what is claimed ahead; what has begun is left alone."""
+    job = create(misfire="latest")
+    for seconds, state in ((-120, "queued"), (-60, "queued"), (-30, "scheduled"), (-10, "running"), (40, "scheduled")):
+        claimed(job, NOON + timedelta(seconds=seconds), state=state)
     claimed(job, NOON - timedelta(days=2), state="succeeded")
-    claimed(job, NOON - timedelta(days=3), state="scheduled", kind="retry", attempt=2)
+    before = Job.objects.get(id=job.id).next_run_at
 
-    assert jobs.update(job, kwargs={"x": 1}).next_run_at == NOON + timedelta(seconds=30)
+    edit(job, kwargs={"x": 1})
+
+    assert Job.objects.get(id=job.id).next_run_at == before
+    assert store.superseded(range(64), 100) == []
+    assert loaded(store) == [(NOON + timedelta(seconds=seconds), {"x": 1}) for seconds in (-120, -60, -30, 40)]
+    assert set(Execution.objects.filter(state__in=("scheduled", "queued")).values_list("job_version", flat=True)) == {2}
+    assert loaded(store) == []
 
 
-def test_inv07_an_edit_that_leaves_the_schedule_alone_does_not_go_back_to_an_older_plan():
-    """A row of the plan before, still open, is the sweep's; from it on the new schedule names instants before its first."""
+@EDITS
+def test_inv07_an_edit_that_leaves_the_schedule_alone_carries_nothing_of_an_older_plan_over(store, edit):
+    """A row of the plan before, still open, is the sweep's."""
     job = create(cron=None, every=60)
-    claimed(job, NOON + timedelta(seconds=10))
+    claimed(job, NOON - timedelta(seconds=10))
     job = jobs.update(job, every=30)
 
-    assert jobs.update(job, kwargs={"x": 1}).next_run_at == job.next_run_at
+    edit(job, kwargs={"x": 1})
+
+    assert loaded(store) == []
+    assert Job.objects.get(id=job.id).next_run_at == job.next_run_at
 
 
-def test_an_edit_of_a_claimed_one_off_runs_with_the_new_content():
+@EDITS
+@pytest.mark.parametrize("seconds", [-30, 30])
+def test_an_edit_of_a_claimed_one_off_runs_with_the_new_content(store, edit, seconds):
     job = create_at(NOON + timedelta(seconds=30))
-    claimed(job, NOON + timedelta(seconds=30))
+    claimed(job, NOON + timedelta(seconds=seconds))
     Job.objects.filter(id=job.id).update(next_run_at=None)
 
-    assert jobs.update(job, kwargs={"x": 1}).next_run_at == NOON + timedelta(seconds=30)
+    edit(job, kwargs={"x": 1})
+
+    assert Job.objects.get(id=job.id).next_run_at is None
+    assert loaded(store) == [(NOON + timedelta(seconds=seconds), {"x": 1})]
+
+
+@EDITS
+def test_an_edit_of_a_paused_job_brings_nothing_back_that_fell_into_the_pause(store, edit):
+    job = create()
+    claimed(job, NOON - timedelta(seconds=10))
+    jobs.pause(job)
+
+    edit(job, kwargs={"x": 1})
+
+    assert loaded(store) == []
 
 
 def test_a_job_whose_one_off_is_over_may_still_be_edited(clock):

@@ -8,7 +8,6 @@ from typing import Any
 
 from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
 from chrono_beat.core.ids import from_us, lane_of, to_us
-from chrono_beat.core.lifecycle import OPEN
 from chrono_beat.core.records import GONE_VERSION, Void
 from chrono_beat.core.schedule import schedule_from_parts
 from chrono_beat.testing.history import Called, Committed, Plan, Returned
@@ -118,12 +117,6 @@ class Call:
                 values["anchor_us"] = now
             after = replace(job, **values)
             values["next_run_us"] = None if after.paused else next_run(after, now)
-        else:
-            waiting = [row.scheduled_us for row in self._store.rows(job.job_id) if row.state in OPEN and row.state != "running"
-                       and row.kind == "schedule" and row.attempt == 1 and row.job_version >= job.plan_version]
-            oldest = min(waiting, default=None)
-            if oldest is not None and not job.paused and (job.next_run_us is None or oldest < job.next_run_us):
-                values["next_run_us"] = oldest                     # rule 7: the claim meets it
         self._version = self._store.edit_job(job.job_id, values)
         self._commit(self._version, plan_of(job), anew=anew)
 

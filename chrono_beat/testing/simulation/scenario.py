@@ -15,12 +15,7 @@ LEASE_SECONDS = 10.0
 FAULTS_US = 50 * SECOND_US
 WARM_UP_US = 4 * SECOND_US
 
-CONTENT = "edit of the content under misfire latest"
-
-NOT_YET: dict[str, str] = {
-    CONTENT: "rule 7: the claim that meets what waits judges it anew as a misfire and takes only the latest over; the others are "
-             "swept as cancelled",
-}
+NOT_YET: dict[str, str] = {}
 """What is not tried yet, and why not."""
 
 
@@ -164,5 +159,3 @@ def _add_wishes(made: Scenario, chance: random.Random, count: int) -> None:
         wish = Wish(at_us, action, chance.randrange(len(made.jobs)), values)
         if action not in NOT_YET:
             made.wishes.append(wish)
-        if "priority" in values and CONTENT in NOT_YET:
-            made.jobs[wish.job]["misfire"] = "all"
