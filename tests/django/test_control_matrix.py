@@ -136,11 +136,12 @@ def given_back_during_the_call(world, delivery):
     return wait
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("change", CHANGES)
+# What is in the index has no execution yet, so there is nothing to cancel.
+CELLS = [(change, stage) for change in CHANGES for stage in STAGES if (change, stage) != ("cancel", "in the index")]
+
+
+@pytest.mark.parametrize(("change", "stage"), CELLS)
 def test_inv07_after_a_call_nothing_of_the_old_plan_begins_and_the_new_plan_does(world, change, stage):
-    if (change, stage) == ("cancel", "in the index"):
-        pytest.skip("there is no execution yet")
     schedule, call = CHANGES[change]
     job = jobs.create(tenant="acme", name="j", task="tests.noop", kwargs={"plan": 1}, **schedule())
     delivery = brought_to(world, stage)
