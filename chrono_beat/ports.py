@@ -269,7 +269,8 @@ class QueueStore(Protocol):
         that are the worker's again, under their old tokens."""
 
     def recorded(self, lane: int, generation: str, holds: Sequence[Hold]) -> Recorded:
-        """Say which outcomes, settled under that generation, the worker need not keep any longer (rule 6)."""
+        """Say which outcomes, settled under that generation, the worker need not keep any longer (rule 6).
+        A server that took over has no say until the lane is opened anew (rule 4)."""
 
     def settle(self, lane: int, worker: str, settlements: Sequence[Settlement]) -> list[str]:
         """End deliveries: check token, remove the entry, release lease, slot and lock, append the outcome. A word each: SETTLED,

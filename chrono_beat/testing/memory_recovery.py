@@ -83,6 +83,8 @@ class MemoryRecovery:
 
     def recorded(self, lane: int, generation: str, holds: Sequence[Hold]) -> Recorded:
         with self._in(lane) as it:
+            if it.replication_id != self.repl:
+                return Recorded("", [], [])                                    # rule 4
             if it.generation is None or str(it.generation) != generation:
                 return Recorded("" if it.generation is None else str(it.generation), [], [])
             done, gone = [], []

@@ -109,7 +109,7 @@ class MemoryBench(Bench):
     def __init__(self, config: Config | None = None) -> None:
         self.clock = ManualClock()
         self.store = MemoryQueueStore(self.clock, config)
-        assert self.store.open_lane(LANE, GENERATION, "first", 0)
+        assert self.store.open_lane(LANE, GENERATION, self.store.lane_state(LANE).replication_id, 0)
 
     def advance(self, us: int) -> None:
         self.clock.advance(us=us)
@@ -140,7 +140,7 @@ class RedisBench(Bench):
         self.client = redis.Redis.from_url(url)
         self.client.flushdb()
         self.store = RedisQueueStore(url, config)
-        assert self.store.open_lane(LANE, GENERATION, "first", 0)
+        assert self.store.open_lane(LANE, GENERATION, self.store.lane_state(LANE).replication_id, 0)
 
     def close(self) -> None:
         self.store.close()

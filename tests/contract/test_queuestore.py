@@ -428,7 +428,7 @@ def test_what_may_have_begun_and_expired_before_it_was_drawn_again_was_lost(benc
 
 def test_lane_state_tells_the_generation(bench):
     state = bench.store.lane_state(LANE)
-    assert (state.generation, state.opened_replication_id) == (GENERATION, "first")
+    assert (state.generation, state.opened_replication_id) == (GENERATION, state.replication_id)
     assert state.quarantine_until_us <= state.now_us
 
     bench.flush()

@@ -13,7 +13,7 @@ bench = pytest.fixture(queue_bench, params=["memory", "redis"])
 
 def lose_memory(bench, quarantine_us=LEASE):
     bench.flush()
-    assert bench.store.open_lane(LANE, NEXT, "second", quarantine_us)
+    assert bench.store.open_lane(LANE, NEXT, bench.store.lane_state(LANE).replication_id, quarantine_us)
 
 
 def grant(delivery, expires_us=None):
@@ -65,7 +65,7 @@ def test_a_renewal_names_what_the_lane_does_not_know_and_says_until_when_it_hold
 
     bench.flush()
     assert bench.store.renew(LANE, "w1", [hold(delivery)], LEASE) == (0, [], [])    # closed: nothing is known
-    bench.store.open_lane(LANE, NEXT, "second", LEASE)
+    bench.store.open_lane(LANE, NEXT, bench.store.lane_state(LANE).replication_id, LEASE)
 
     renewed = bench.store.renew(LANE, "w1", [hold(delivery)], LEASE)
     assert (renewed.lost, renewed.unknown) == ([], [delivery.execution_id])
@@ -202,6 +202,15 @@ def test_rule06_after_a_lost_memory_it_is_settled_again_and_recorded_once(bench)
     assert bench.events() == [("succeeded", delivery.execution_id)]
     bench.record()
     assert bench.store.recorded(LANE, str(NEXT), [hold(delivery)]).done == [delivery.execution_id]
+
+
+def test_rule06_a_server_that_took_over_clears_no_outcome_before_its_lane_is_opened_anew(bench):
+    """It may have forgotten the settlement, and look as if nobody needed to say it again."""
+    bench.publish(bench.item("a"))
+    delivery = bench.one()
+    assert bench.store.open_lane(LANE, NEXT, "of another server", LEASE)
+
+    assert bench.store.recorded(LANE, str(NEXT), [hold(delivery)]) == ("", [], [])
 
 
 def test_a_closed_lane_says_nothing_of_outcomes(bench):

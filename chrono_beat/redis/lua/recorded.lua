@@ -1,12 +1,18 @@
 -- Say which settled outcomes a worker need not keep any longer (rule 6).
 -- KEYS[1]  meta hash of the lane
 -- ARGV     the generation under which they were settled; then per outcome: execution id, token
--- Returns  { generation of the lane, '' for none; ids of those that are recorded, or that nobody needs any more; ids
---          of those that are not recorded and whose outcome is gone }; both lists are empty where the generation is
---          another one
+-- Returns  { generation of the lane, '' for none, or for one that another server gave; ids of those that are recorded,
+--          or that nobody needs any more; ids of those that are not recorded and whose outcome is gone }; both lists
+--          are empty where the generation is another one
 -- include: copies
 
 local done, gone, keys = {}, {}, {}
+-- A server that took over may have forgotten the end of what it remembers of (rule 4): until the lane is opened anew it
+-- has no say.
+local opened = redis.call('HGET', KEYS[1], 'replication_id')
+if string.match(redis.call('INFO', 'replication'), 'master_replid:(%w+)') ~= opened then
+  return {'', done, gone}
+end
 if not generation or generation ~= ARGV[1] then
   return {generation or '', done, gone}
 end
