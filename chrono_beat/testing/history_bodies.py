@@ -9,6 +9,7 @@ from chrono_beat.testing.history import (
     CHILD_KILLED,
     MEMORY_LOST,
     QUEUE_AWAY,
+    STORE_AWAY,
     WORKER_CUT,
     WORKER_KILLED,
     WORKER_PAUSED,
@@ -68,13 +69,18 @@ class Seen:
         for fault in self.faults:
             if fault.at_us > again_us or fault.until_us < body.began.at_us - self.limits.lease_us:
                 continue
-            if fault.kind == MEMORY_LOST and self.limits.memory_excuses:
+            if fault.kind == MEMORY_LOST and (self.limits.memory_excuses or self._stayed_shut(fault)):
                 return fault.kind
             hit = not fault.names or any(_is_of(body.began.worker, name) for name in fault.names)
             long = fault.until_us - fault.at_us > self.limits.lease_us // 2
             if hit and (fault.kind in ENDS_AT_ONCE or (fault.kind in HOLDS_UP and long)):
                 return fault.kind
         return ""
+
+    def _stayed_shut(self, lost: Fault) -> bool:
+        """Say whether a lane that lost its memory could not be opened again before leases of before had run out."""
+        return any(fault.kind == STORE_AWAY and fault.at_us <= lost.at_us + self.limits.lease_us // 2 <= fault.until_us
+                   for fault in self.faults)
 
     def forgot(self, since_us: int, until_us: int) -> bool:
         """Say whether a memory was lost between two instants."""

@@ -224,7 +224,9 @@ def judge_measures(history: History, limits: Limits, notes: Notes) -> None:
         if row.state not in ("succeeded", "failed") and (row.state, row.reason) != ("dead", "error"):
             continue
         end = row.finished_us
-        hit = any(fault.at_us <= (end or fault.at_us) and fault.until_us >= row.due_us - limits.lease_us for fault in faults)
+        # A row's instants are by Redis' clock, which may be off: a fault a moment later by another one counts, too.
+        hit = any(fault.at_us <= (end or fault.at_us) + limits.lease_us and
+                  fault.until_us >= row.due_us - limits.lease_us for fault in faults)
         lost = any(row.due_us <= fault.at_us <= (end or fault.at_us) + limits.lease_us for fault in memory)
         absent = [name for name, value, excused in (
             ("finished_at", end, False), ("deliveries", row.deliveries or None, lost), ("worker", row.worker or None, lost),

@@ -20,6 +20,8 @@ def packed(copy: Copy) -> bytes:
 class MemoryRecovery:
     """Mixed into MemoryQueueStore."""
 
+    repl: str
+
     def _in(self, number: int) -> AbstractContextManager[Lane]:
         raise NotImplementedError
 
