@@ -15,12 +15,7 @@ end
 -- End a copy whose cancellation was asked for, also one that comes back from a worker. No publish of any version brings
 -- it back.
 local function cancel(id, x)
-  if x.state == 'r' then
-    release_grant(id, x)
-  end
-  if x.stop then
-    redis.call('ZREM', base .. 'stop', id)
-  end
+  withdraw_grant(id, x)
   x.ver = '2147483647'
   conclude(id, x, 'cancelled')
   unlock(id, x)

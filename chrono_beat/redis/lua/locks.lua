@@ -152,15 +152,20 @@ local function unlock(id, x)
   end
 end
 
--- Another execution takes this one's place (policy replace). A worker that still runs it may say what it likes: its
--- grant has been withdrawn (invariant 6).
-local function supersede(id, x, by)
+-- Take an execution from the worker that may run it, whatever that one has been told.
+local function withdraw_grant(id, x)
   if x.state == 'r' then
     release_grant(id, x)
   end
   if x.stop then
     redis.call('ZREM', base .. 'stop', id)
   end
+end
+
+-- Another execution takes this one's place (policy replace). A worker that still runs it may say what it likes: its
+-- grant has been withdrawn (invariant 6).
+local function supersede(id, x, by)
+  withdraw_grant(id, x)
   conclude(id, x, 'superseded', x.unk and '{"unknown": true}', by or x.by)
   local stone = load(id)
   stone.lost = stone.token
