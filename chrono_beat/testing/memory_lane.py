@@ -337,6 +337,7 @@ class Lane(Locks):
                     locks=locks_of(way, item.job_id, item.tenant, item.group))
         if old is not None:
             self.replace(old, copy)
+            copy.unknown = copy.unknown or bool(copy.token)            # rule 12: a worker had it
         if way == OVERDUE:
             self.tombstone(copy, DECIDED, self.append(MISSED, copy))   # rule 11: nobody can publish it any more
             self.unlock(copy.id, (old or copy).locks)

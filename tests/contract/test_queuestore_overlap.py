@@ -36,6 +36,25 @@ def ended(bench):
     return [(o.event, o.execution_id, o.detail.get("blocked_by")) for o in bench.outcomes()]
 
 
+# -- forbid ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["forbid", "replace"])
+def test_rule12_what_a_worker_had_waits_when_an_edit_has_it_published_again(bench, policy):
+    """Its row may say that it runs, and no row that runs becomes skipped: it would stay open for ever."""
+    first, second = (bench.item("job", number, concurrency=policy) for number in (1, 2))
+    bench.publish(first)
+    bench.lapse(bench.one())
+    bench.store.void(LANE, "job", 2)
+    assert bench.draw() == []
+    assert bench.publish(second._replace(version=2)) == ["published"]
+
+    assert bench.publish(first._replace(version=2)) == ["waiting"]
+
+    bench.settle(bench.one())
+    assert bench.ids() == [first.execution_id]
+
+
 # -- replace -----------------------------------------------------------------------------------------------------------
 
 

@@ -138,7 +138,7 @@ class Renewer:
             return
         grants = [LostGrant(held.hold, held.lease_expires_us, held.delivery.grant) for held in helds]
         back = set(queue.bring_back(lane, self._io.worker, grants, self._io.lease_us))
-        begun = [h.hold for h in helds if h.accepted and not h.ended and h.hold.execution_id in back]
+        begun = [h.hold for h in helds if h.accepted and h.hold.execution_id in back]
         if begun:
             queue.accept(lane, self._io.worker, begun)     # that they had started may not have been recorded
         self._io.counts.brought_back += len(back)

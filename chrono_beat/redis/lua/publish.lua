@@ -228,6 +228,7 @@ local function publish(i, k)
   end
   if old then
     replace(id, old, x)
+    x.unk = x.unk or x.token and true or nil          -- rule 12: a worker had it, and its row may say that it runs
   end
   if way == 'm' then
     tombstone(id, x, 'x', append('missed', id, x))    -- rule 11: nobody can publish it any more
