@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from chrono_beat.testing.history import (
     MEMORY_LOST,
@@ -83,6 +83,7 @@ def judge_plans(history: History, limits: Limits, notes: Notes) -> None:
               if call.committed_us is None and not history.commits_known and (call.promised or call.returned_us is None)}
     # Where time went on under faults, the last instants may not be claimed yet.
     last_us = history.until_us - (0 if history.drained else limits.plan_slack_us)
+    faults = [fault for fault in history.of(Fault) if fault.kind not in WORKER_FAULTS]
     for job_id, own in by_job.items():
         named: set[int] = set()
         for span in own:
@@ -99,14 +100,18 @@ def judge_plans(history: History, limits: Limits, notes: Notes) -> None:
                 due = [at for at in due if at + span.plan.offset_us <= span.to_us - limits.plan_slack_us]
             judged_us = min(unsure.get(job_id, last_us), last_us)
             due = [at for at in due if at + span.plan.offset_us <= judged_us]
-            _judge_instants(span, due, rows[job_id], [c for c in calls if c.job_id == job_id], notes)
+            late = {at for at in due if any(
+                fault.at_us - limits.lease_us <= at <= fault.until_us + limits.lease_us for fault in faults)}
+            _judge_instants(span, due, late, rows[job_id], [c for c in calls if c.job_id == job_id], notes)
         else:
             _judge_planned(job_id, named, own, rows[job_id], calls, notes)
     for job_id in rows.keys() - by_job.keys():
         notes.find(2, "unexpected", [job_id], [], "rows of a job that was never defined")
 
 
-def _judge_instants(span: Span, due: Sequence[int], rows: Sequence[Row], calls: Sequence[Change], notes: Notes) -> None:
+def _judge_instants(
+    span: Span, due: Sequence[int], late: Set[int], rows: Sequence[Row], calls: Sequence[Change], notes: Notes,
+) -> None:
     first = {row.scheduled_us: row for row in rows if row.attempt == 1}
     missed = [(row.scheduled_us if row.first_missed_us is None else row.first_missed_us, row.scheduled_us)
               for row in rows if row.state == "missed"]
@@ -114,6 +119,9 @@ def _judge_instants(span: Span, due: Sequence[int], rows: Sequence[Row], calls: 
         row = first.get(at)
         if any(low <= at <= high for low, high in missed):
             continue
+        if at in late and row is not None and (row.state, row.reason) == ("cancelled", "superseded") and any(
+                call.committed_us is not None and call.committed_us <= at and call.anew for call in calls):
+            continue     # claimed under an older plan; the new one, late because of a fault, judged it missed
         if row is None:
             notes.find(3, "lost", [span.job_id], [at], "its plan names this instant, and there is no row")
         elif row.state == "cancelled" and span.plan.concurrency != "replace" and not any(
