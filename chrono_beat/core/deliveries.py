@@ -4,6 +4,7 @@ Like those of `chrono_beat.core.records`: named tuples, instants ``…_us`` in m
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -134,3 +135,16 @@ class Outcome(NamedTuple):
     at_us: int
     deliveries: int
     detail: Mapping[str, Any]
+
+
+CANCEL, REPLACE, DURATION = "cancel", "replace", "duration"      # why a worker is told to stop a delivery
+
+
+def stop_message(hold: Hold, why: str) -> str:
+    """Return the control message that tells a worker to stop a delivery.
+
+    Args:
+        hold: which delivery.
+        why: CANCEL, REPLACE or DURATION.
+    """
+    return json.dumps({"stop": hold.execution_id, "token": hold.token, "why": why})

@@ -18,9 +18,7 @@ An exclusion group adds a lock that everybody waits for, in order, whatever the 
 """
 from __future__ import annotations
 
-import json
-
-from chrono_beat.core.records import MISSED, Stop
+from chrono_beat.core.records import MISSED
 
 BESIDE, SKIPPED, REPLACES, WAITS, WAITS_APART, OVERDUE = "a", "f", "r", "w", "b", "m"
 
@@ -48,11 +46,6 @@ def locks_of(way: str, job_id: str, tenant: str, group: str) -> list[str]:
     """Return the names of the locks that an execution needs, in the order in which they are taken."""
     own = {BESIDE: [], OVERDUE: [], WAITS_APART: [f"{job_id}:b"]}.get(way, [job_id])
     return [*own, f"@{tenant}:{group}"] if group else own
-
-
-def stop_message(stop: Stop) -> str:
-    """Return the control message that tells a worker to stop a running execution for another one."""
-    return json.dumps({"stop": stop.execution_id, "token": stop.token, "why": "replace"})
 
 
 def is_older(execution_id: str, other: str) -> bool:

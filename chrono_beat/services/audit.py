@@ -9,12 +9,11 @@ that runs it told again; Redis may have lost its memory since, or the caller cou
 """
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 
 from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
-from chrono_beat.core.deliveries import Cancelled
+from chrono_beat.core.deliveries import CANCEL, Cancelled, Hold, stop_message
 from chrono_beat.core.ids import lane_of
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.service import Service
@@ -35,8 +34,7 @@ def cancel(queue: QueueStore, lane: int, execution_id: str, job_id: str, tenant:
     """Cancel an execution in Redis; where a worker holds it, tell the worker to stop it."""
     answer = queue.cancel(lane, execution_id, job_id, tenant)
     if answer.worker:
-        message = {"stop": execution_id, "token": answer.token, "why": "cancel"}
-        queue.wake_worker(answer.worker, [lane], json.dumps(message))
+        queue.wake_worker(answer.worker, [lane], stop_message(Hold(execution_id, answer.token), CANCEL))
     return answer
 
 

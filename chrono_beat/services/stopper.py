@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from chrono_beat.core.clock import Clock
-from chrono_beat.core.overlap import stop_message
+from chrono_beat.core.deliveries import REPLACE, Hold, stop_message
 from chrono_beat.core.records import Stop
 from chrono_beat.ports import QueueStore
 from chrono_beat.services.service import Service
@@ -50,6 +50,6 @@ def tell(queue: QueueStore, lane: int, stops: Iterable[Stop]) -> None:
     """Send each worker its control message."""
     told = list(stops)
     for stop in told:
-        queue.wake_worker(stop.worker, [lane], stop_message(stop))
+        queue.wake_worker(stop.worker, [lane], stop_message(Hold(stop.execution_id, stop.token), REPLACE))
     if told:
         emit("stop_told", lane=lane, stops=told)

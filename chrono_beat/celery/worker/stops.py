@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 
 from chrono_beat.celery.worker import endings
 from chrono_beat.celery.worker.held import HeldDelivery
-from chrono_beat.core.deliveries import RAN_REVOKED, RAN_SUPERSEDED
+from chrono_beat.core.deliveries import CANCEL, DURATION, RAN_REVOKED, RAN_SUPERSEDED, REPLACE
 
 logger = logging.getLogger(__name__)
 
-CANCEL, REPLACE, DURATION = "cancel", "replace", "duration"
 MAX_EARLY = 1_000                   # stops that are kept for deliveries whose draw has not been answered yet
 EARLY_SECONDS = 60.0
 KILL_PATIENCE_SECONDS = 5.0         # how long the pool may take to report a child that was killed

@@ -1,7 +1,6 @@
 """Control calls by the rules of `chrono_beat_django.jobs`: commit, tell Redis, wait, return; any of it may fail."""
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
 from chrono_beat.core.ids import from_us, lane_of, to_us
 from chrono_beat.core.records import GONE_VERSION, Void
 from chrono_beat.core.schedule import schedule_from_parts
+from chrono_beat.services.audit import cancel
 from chrono_beat.testing.history import Called, Committed, Plan, Returned
 from chrono_beat.testing.memory_jobs import MemoryJob, MemoryJobStore
 from chrono_beat.testing.simulation.witness import Witness
@@ -125,10 +125,7 @@ class Call:
 
     def _tell(self) -> None:
         if self.action == "cancel":
-            answer = self._queue.cancel(self._lane, self._execution_id, self.job_id, self._tenant)
-            if answer.state == "held" and answer.worker:
-                told = {"stop": self._execution_id, "token": answer.token, "why": "cancel"}
-                self._queue.wake_worker(answer.worker, [self._lane], json.dumps(told))
+            cancel(self._queue, self._lane, self._execution_id, self.job_id, self._tenant)
             return
         if self._version:
             self._queue.void(self._lane, self.job_id, self._version)
