@@ -38,7 +38,8 @@ PLAN = ("schedule_kind", "expression", "timezone", "start_at", "end_at", "anchor
 CONTENT = ("tenant", "name", "target_kind", "task", "args", "kwargs", "headers", "pool", "priority",
            "soft_limit_seconds", "max_duration_seconds", "idempotent", "max_attempts", "retry_base_seconds",
            "retry_factor", "retry_maximum_seconds", "retry_jitter", "concurrency", "exclusion_group",
-           "expires_after_seconds", "misfire", "misfire_cap", "grace_seconds", "key_scope")
+           "expires_after_seconds", "misfire", "misfire_cap", "grace_seconds", "key_scope", "url", "queue",
+           "timeout_seconds")
 LIMITS = ("weight", "max_running", "paused", "failure_threshold", "retries_paused_until")
 
 _NAMES = ("chrono_job_edited", "chrono_job_added", "chrono_tenant_changed", "chrono_job_raised", "chrono_job_deleted")

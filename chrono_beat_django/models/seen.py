@@ -1,0 +1,92 @@
+"""What is seen of tenants over time, and what somebody is to be told of."""
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.timezone import now
+
+from chrono_beat_django.models.columns import both, choices, instant
+
+SPANS = ("minute", "hour", "day")
+
+
+class Rollup(models.Model):
+    """What became of one tenant's executions within a minute, an hour or a day. It outlives the executions.
+
+    Histograms are texts of :mod:`chrono_beat.core.rollup`; they can be added up, and percentiles read from them.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    tenant = models.CharField(max_length=63)
+    span = models.CharField(max_length=8, choices=choices(SPANS))
+    start = models.DateTimeField()
+    started = models.BigIntegerField(**both(0))
+    succeeded = models.BigIntegerField(**both(0))
+    failed = models.BigIntegerField(**both(0))
+    dead = models.BigIntegerField(**both(0))
+    skipped = models.BigIntegerField(**both(0))
+    cancelled = models.BigIntegerField(**both(0))
+    expired = models.BigIntegerField(**both(0))
+    missed = models.BigIntegerField(help_text="Occurrences, not rows.", **both(0))
+    deliveries = models.BigIntegerField(**both(0))
+    duplicates = models.BigIntegerField(help_text="Deliveries beyond the first of an execution.", **both(0))
+    capped_us = models.BigIntegerField(help_text="Time for which its cap held back work of the tenant.", **both(0))
+    lateness_max_us = models.BigIntegerField(**both(0))
+    lateness = models.TextField(blank=True, help_text="Histogram: due to started.", **both(""))
+    publish_lateness = models.TextField(blank=True, help_text="Histogram: due to published.", **both(""))
+    duration = models.TextField(blank=True, help_text="Histogram: started to finished.", **both(""))
+
+    class Meta:
+        db_table = "chrono_rollup"
+        ordering = ["tenant", "span", "start"]
+        constraints = [models.UniqueConstraint(fields=["tenant", "span", "start"], name="chrono_rollup_key")]
+        indexes = [models.Index(fields=["span", "start"], name="chrono_rollup_start")]
+
+    def __str__(self) -> str:
+        return f"{self.tenant} {self.span} {self.start:%Y-%m-%dT%H:%MZ}"
+
+
+class Alert(models.Model):
+    """Something that somebody should know: one row from the first time it was noticed until it is over."""
+
+    id = models.BigAutoField(primary_key=True)
+    kind = models.CharField(max_length=32)
+    tenant = models.CharField(max_length=63, blank=True, help_text="Empty: it is about the deployment.", **both(""))
+    subject = models.CharField(max_length=255, blank=True, help_text="Job, partition, task … it is about.", **both(""))
+    text = models.TextField(**both(""))
+    detail = models.TextField(blank=True, help_text="JSON.", **both(""))
+    count = models.PositiveIntegerField(help_text="How often it was noticed.", **both(1))
+    first_at = models.DateTimeField(default=now, db_default=Now())
+    last_at = models.DateTimeField(default=now, db_default=Now())
+    told_at = instant(help_text="When it was last sent.")
+    closed_at = instant(help_text="When it was over, or somebody said so.")
+
+    class Meta:
+        db_table = "chrono_alert"
+        ordering = ["-last_at"]
+        constraints = [models.UniqueConstraint(fields=["kind", "tenant", "subject"], name="chrono_alert_open",
+                                               condition=models.Q(closed_at__isnull=True))]
+        indexes = [models.Index(fields=["tenant", "last_at"], name="chrono_alert_tenant"),
+                   models.Index(fields=["last_at"], name="chrono_alert_age")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.tenant}/{self.subject}"
+
+
+class AlertMute(models.Model):
+    """Alerts that are noted and not sent: of a kind, a tenant, a subject; what is empty stands for all."""
+
+    id = models.BigAutoField(primary_key=True)
+    kind = models.CharField(max_length=32, blank=True, **both(""))
+    tenant = models.CharField(max_length=63, blank=True, **both(""))
+    subject = models.CharField(max_length=255, blank=True, **both(""))
+    until = instant(help_text="Empty: until it is removed.")
+    note = models.TextField(blank=True, **both(""))
+    created_at = models.DateTimeField(default=now, db_default=Now(), editable=False)
+    created_by = models.CharField(max_length=255, blank=True, editable=False, **both(""))
+
+    class Meta:
+        db_table = "chrono_alert_mute"
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.kind, self.tenant, self.subject))) or "all"
