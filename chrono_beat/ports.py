@@ -11,6 +11,7 @@ from typing import Protocol
 
 from chrono_beat.core.deliveries import Cancelled, Delivery, Hold, Outcome, Parked, Reaped, Running, Settlement
 from chrono_beat.core.findings import JobName, RetryHold
+from chrono_beat.core.plain import PlainTask
 from chrono_beat.core.records import (
     CancelRequest,
     Claim,
@@ -208,6 +209,12 @@ class QueueStore(Protocol):
     ) -> PublishResult:
         """Publish a batch; idempotent by execution id. See PublishResult for the answers."""
 
+    def publish_plain(self, lane: int, tasks: Sequence[PlainTask]) -> list[str]:
+        """Publish tasks without an execution row; idempotent by copy id. PUBLISHED or ALREADY for each. Accepted also in
+        quarantine and where the lane has no generation, and drawn after it; a new generation leaves them there. None of
+        their ends is an outcome: a settle with RAN_RETRY puts what store_retry keeps (pool, priority, payload, eta_us or
+        countdown_us) in the task's place, any other drops it; past the cap of reaps it is handed out all the same."""
+
     def void(self, lane: int, job_id: str, version: int) -> None:
         """From now on no copy of the job older than *version* is published or drawn."""
 
@@ -306,7 +313,8 @@ class QueueStore(Protocol):
 
     def end_parked(self, lane: int, patience_us: int, limit: int) -> list[Parked]:
         """End what has lain aside for longer than that, with the outcome "no_worker"; expire and drop what must not run any
-        more. Looks at *limit* executions, the oldest first; returns those that ended as "no_worker"."""
+        more. Looks at *limit* executions, the oldest first; returns those that ended as "no_worker". Plain tasks stay: a
+        worker takes them and says that they failed."""
 
     def store_retry(self, lane: int, hold: Hold, retry: Mapping[str, object]) -> bool:
         """Keep what ``self.retry()`` asked for, until the delivery is settled; False if the hold is stale."""

@@ -33,8 +33,8 @@ WITH_LAST = "with its last member"
 
 LANE_KEYS = (
     KeyPattern("meta", "hash",
-               "generation, token counter, replication_id, opened, quarantine_until, unknown_before", "never; one a lane",
-               False),
+               "generation, token counter, replication_id, opened, quarantine_until, unknown_before, delayed",
+               "never; one a lane", False),
     KeyPattern("out", "stream", "outcomes in the order they happened, until recorded",
                "never, also when empty (it remembers its last id); one a lane", False),
     KeyPattern("reader", "hash", "who records the lane, and until when", "with the reader's lease", False),
@@ -42,7 +42,7 @@ LANE_KEYS = (
     KeyPattern("x:<execution id>", "string",
                "marker, running record or tombstone of an execution, a MessagePack map: state, ver, job, tenant, pool, "
                "prio, exp, entry, since, token, given (deliveries), reaps, worker, front, begun, lost, retry, cancelled, "
-               "payload, parked, parked_at, out; "
+               "payload, parked, parked_at, out; plain, resent (plain tasks); "
                "lock and group (what it needs), at (where it waits), ends (it is in ends), stop (when its "
                "grant is withdrawn), by (for whom), unk (it may have run in a lost generation)",
                "a tombstone 60 s after its outcome was acknowledged; a dropped marker after 8 days", True),
@@ -60,6 +60,7 @@ LANE_KEYS = (
                "priority 5 from that id on", "with its last field", True),
     KeyPattern("floor:<pool>", "string", "virtual time below which no tenant enters", "deleted when no tenant waits",
                True),
+    KeyPattern("delayed", "zset", "plain task that is not due yet -> when it may be read (µs)", WITH_LAST, False),
     KeyPattern("parked", "zset", "execution id whose task no worker knew that drew it -> since when (µs)", WITH_LAST, True),
     KeyPattern("run:<tenant>", "set", "execution ids that hold a slot", WITH_LAST, True),
     KeyPattern("own:<worker>", "set", "execution ids that the worker holds", WITH_LAST, True),

@@ -41,6 +41,7 @@ from chrono_beat.redis.keys import (
     Keys,
 )
 from chrono_beat.redis.parked import ParkedOnRedis
+from chrono_beat.redis.plain import PlainOnRedis
 from chrono_beat.redis.recovery import Recovery
 from chrono_beat.redis.scripts import script
 
@@ -115,12 +116,12 @@ def _settled(words: list[bytes] | None) -> list[str]:
     return [word.decode() for word in words]
 
 
-class RedisQueueStore(ParkedOnRedis, Recovery, RedisControl):
+class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
     """Streams, leases, locks and outcomes in Redis.
 
     Args:
         url_or_client: ``redis://…`` or a ``redis.Redis``; a client serves for its connection settings.
-        config: settings of the deployment; the key prefix and the reap cap are used here.
+        config: settings of the deployment; key prefix, reap cap, length of leases and grace are used here.
     """
 
     def __init__(self, url_or_client: Any, config: Config | None = None) -> None:
@@ -178,7 +179,7 @@ class RedisQueueStore(ParkedOnRedis, Recovery, RedisControl):
             with reaching_redis():
                 cursor, names = self._connection.client.scan(cursor, match=self.keys.base(lane) + "*", count=CHUNK)
             swept = [name for name in names if self.keys.is_swept(lane, name.decode("utf-8", "replace"))]
-            if not self._run("sweep_lane", lane, *swept):
+            if not self._run("sweep_lane", lane, round(self.config.lease_ttl * 1_000_000), *swept):
                 return False
             if cursor == 0:
                 return True

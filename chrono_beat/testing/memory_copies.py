@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-QUEUED, RUNNING, WAITING, SETTLED, DECIDED, DROPPED = "q", "r", "w", "s", "x", "v"
+QUEUED, RUNNING, WAITING, SETTLED, DECIDED, DROPPED, DELAYED = "q", "r", "w", "s", "x", "v", "d"
 
 
 @dataclass
@@ -40,4 +40,7 @@ class Copy:
     goes_us: int | None = None
     parked: str = ""
     parked_us: int | None = None
+    plain: bool = False             # a task without an execution row
+    due_us: int = 0                 # of a plain task that is delayed
+    resent: str = ""                # token of the delivery whose retry it is
     lost_entry: bool = False        # brought back after a lost memory: its payload is not here

@@ -16,6 +16,7 @@ from chrono_beat.core.fairness import DEFAULT_MAX_RUNNING, DEFAULT_WEIGHT, FairL
 from chrono_beat.core.overlap import OVERDUE, locks_of, way_of
 from chrono_beat.core.records import GONE_VERSION, MISSED, PublishItem, Stop, TenantLimits
 from chrono_beat.testing.memory_copies import DECIDED, DROPPED, QUEUED, RUNNING, SETTLED, WAITING, Copy
+from chrono_beat.testing.memory_delays import Delays
 from chrono_beat.testing.memory_locks import Locks
 
 __all__ = ["DECIDED", "DROPPED", "QUEUED", "RUNNING", "SETTLED", "WAITING", "Copy", "Lane"]
@@ -29,7 +30,7 @@ DECISIONS = ("skipped", "expired", "voided", MISSED, "cancelled")
 
 
 @dataclass
-class Lane(Locks):
+class Lane(Locks, Delays):
     """What Redis keeps of one lane. Its methods are called under the store's lock, with the time as ``now``."""
 
     number: int
@@ -71,6 +72,8 @@ class Lane(Locks):
 
     def is_voided(self, copy: Copy) -> bool:
         """Say whether the copy is of an old version, or too old to be trusted."""
+        if copy.plain:
+            return False
         return copy.version < self.voids.get(copy.job, (0, 0))[0] or copy.since_us < self.now - MAX_COPY_AGE_US
 
     def is_expired(self, copy: Copy) -> bool:
@@ -113,7 +116,7 @@ class Lane(Locks):
 
     def is_known(self, copy: Copy) -> bool:
         """Say whether a tombstone's outcome waits to be recorded, or has been."""
-        return copy.goes_us is not None or copy.outcome in self.outcomes
+        return copy.plain or copy.goes_us is not None or copy.outcome in self.outcomes
 
     def tombstone(self, copy: Copy, state: str, outcome: str) -> None:
         """Rule 2: the marker becomes a tombstone that stays until its outcome is acknowledged."""
@@ -229,6 +232,9 @@ class Lane(Locks):
         """End a delivery with its outcome; one that was told to make room is not tried again."""
         if copy.state == RUNNING:
             self.release_grant(copy)
+        if copy.plain:
+            self.finish_plain(copy, result)
+            return
         self.stops.discard(copy.id)
         if copy.stop_us is not None and result != RAN_OK:
             result = RAN_SUPERSEDED
@@ -255,9 +261,9 @@ class Lane(Locks):
             self.unlock(copy.id, copy.locks)
             return 0, False
         copy.reaps += 1
-        if copy.reaps <= cap:
+        if copy.reaps <= cap or copy.plain:
             self.requeue(copy)
-            return copy.reaps, False
+            return copy.reaps, copy.reaps > cap
         self.release_grant(copy)
         self.conclude(copy, "reap_cap")
         self.unlock(copy.id, copy.locks)

@@ -58,7 +58,7 @@ class ParkedInMemory:
         with self._in(lane) as it:
             ended = []
             for copy in _lying(it)[:limit] if it.generation is not None else []:
-                if it.may_run(copy) and (copy.parked_us or 0) <= it.now - patience_us:
+                if not copy.plain and it.may_run(copy) and (copy.parked_us or 0) <= it.now - patience_us:
                     ended.append(_told(copy))
                     message = f"no worker of {copy.pool} knew the task {copy.parked}"
                     error = {"type": "NoWorkerForTask", "message": message, "traceback": ""}

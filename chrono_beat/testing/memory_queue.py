@@ -29,6 +29,7 @@ from chrono_beat.core.deliveries import (
     Settlement,
 )
 from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.plain import is_plain
 from chrono_beat.core.records import (
     ALREADY,
     EARLY,
@@ -46,8 +47,10 @@ from chrono_beat.core.records import (
 )
 from chrono_beat.testing import memory_lane
 from chrono_beat.testing.memory_control import MemoryControl
+from chrono_beat.testing.memory_copies import DELAYED
 from chrono_beat.testing.memory_lane import TOMBSTONE_US, VOID_TTL_US, Copy, Lane
 from chrono_beat.testing.memory_parked import ParkedInMemory
+from chrono_beat.testing.memory_plain import PlainInMemory, laid_by
 from chrono_beat.testing.memory_recovery import MemoryRecovery, packed
 
 _REPLIES = {"p": PUBLISHED, "a": ALREADY, "s": SKIPPED, "w": WAITING, "v": VOIDED, "e": EARLY, "m": MISSED}
@@ -60,12 +63,12 @@ class WallClock(Protocol):
         """Return microseconds since the epoch, UTC."""
 
 
-class MemoryQueueStore(ParkedInMemory, MemoryRecovery, MemoryControl):
+class MemoryQueueStore(ParkedInMemory, PlainInMemory, MemoryRecovery, MemoryControl):
     """QueueStore in memory.
 
     Args:
         clock: its ``wall_us()`` is the clock of this Redis.
-        config: settings; the reap cap is used here.
+        config: settings; reap cap, length of leases and grace are used here.
 
     Tests look into ``lanes`` and ``control``. ``flush()`` forgets everything, as FLUSHALL does; another ``repl`` is
     another server's replication id, as after a failover; ``unavailable = True`` makes every call raise
@@ -76,6 +79,7 @@ class MemoryQueueStore(ParkedInMemory, MemoryRecovery, MemoryControl):
         self.unavailable = False
         self.repl = "memory-1"
         self.reap_cap = (config or Config()).reap_cap
+        self._lease_us = round((config or Config()).lease_ttl * 1_000_000)
         self._grace_us = round((config or Config()).replace_grace * 1_000_000)
         self._clock = clock
         self._lock = threading.RLock()
@@ -124,7 +128,8 @@ class MemoryQueueStore(ParkedInMemory, MemoryRecovery, MemoryControl):
             # Rules 4 and 5. Of the markers a settled one stays: its outcome is true in every generation.
             self.lanes[lane] = Lane(
                 lane, old.now, generation, replication_id, 0, old.now + quarantine_us, old.now if quarantine_us else 0,
-                {copy.id: copy for copy in old.copies.values() if copy.state == memory_lane.SETTLED},
+                {copy.id: copy for copy in old.copies.values() if copy.state == memory_lane.SETTLED}
+                | laid_by(old, self._lease_us),
                 voids=old.voids, limits=old.limits, outcomes=old.outcomes, reader=old.reader, entries=old.entries,
             )
             return True
@@ -183,6 +188,8 @@ class MemoryQueueStore(ParkedInMemory, MemoryRecovery, MemoryControl):
         with self._in(lane) as it:
             if it.generation is None:
                 return []
+            if it.now >= it.quarantine_until:
+                it.promote_due()
             due = sorted((until, id_) for id_, until in it.leases.items() if until <= it.now)[:limit]
             found = []
             for _, id_ in due:
@@ -219,6 +226,7 @@ class MemoryQueueStore(ParkedInMemory, MemoryRecovery, MemoryControl):
         with self._in(lane) as it:
             if it.generation is None or it.now < it.quarantine_until or credit < 1:
                 return []                                                      # rules 4 and 5
+            it.promote_due()
             expires_us = it.now + lease_us
             line = it.lines[pool]
             drawn = fairness.draw(
@@ -243,7 +251,8 @@ class MemoryQueueStore(ParkedInMemory, MemoryRecovery, MemoryControl):
                 copy = self._held(it, hold)
                 if copy is not None and copy.begun != hold.token:
                     copy.begun = hold.token
-                    it.append("started", copy)
+                    if not copy.plain:
+                        it.append("started", copy)
 
     def settle(self, lane: int, worker: str, settlements: Sequence[Settlement]) -> list[str]:
         with self._in(lane) as it:
@@ -255,12 +264,16 @@ class MemoryQueueStore(ParkedInMemory, MemoryRecovery, MemoryControl):
         (id_, token), result, detail = settlement
         copy = it.copies.get(id_)
         if copy is None:
+            if is_plain(id_):
+                return DONE                                                    # nobody but its worker knew of it any more
             if it.now >= it.quarantine_until or not token or result == RAN_LOST:
                 return REFUSED
             # Rule 5: the memory of this grant was lost with the last generation; its end is news all the same.
             copy = Copy(id_, memory_lane.DROPPED, 0, id_.partition(":")[0], "", token=token)
         if copy.lost and copy.lost == token:
             return DONE if result == RAN_LOST else REFUSED
+        if token and copy.resent == token:
+            return DONE                                                        # a replay: its retry has taken its place
         if not token or copy.token != token:
             return REFUSED                                                     # invariant 6
         if copy.state == memory_lane.SETTLED and it.is_known(copy):
@@ -296,7 +309,8 @@ class MemoryQueueStore(ParkedInMemory, MemoryRecovery, MemoryControl):
         with self._in(lane) as it:
             copy = it.copies.get(hold.execution_id) if it.generation is not None else None
             # Rule 14: requeued and not granted again, it is still this delivery's.
-            if copy is None or copy.state not in (memory_lane.RUNNING, memory_lane.QUEUED):
+            if copy is None or copy.state not in (
+                    memory_lane.RUNNING, memory_lane.QUEUED, DELAYED):
                 return False
             if copy.token != hold.token or copy.lost == hold.token:
                 return False

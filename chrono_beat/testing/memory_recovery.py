@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from chrono_beat.core.deliveries import Hold
+from chrono_beat.core.plain import is_plain
 from chrono_beat.core.recovery import LostGrant, Recorded, Renewed
 from chrono_beat.testing import memory_lane
+from chrono_beat.testing.memory_copies import DELAYED
 from chrono_beat.testing.memory_lane import Copy, Lane
 
 
 def packed(copy: Copy) -> bytes:
-    """Return a copy without its payload, to be handed to the worker that has it."""
-    return json.dumps({**dataclasses.asdict(copy), "payload": "", "lost_entry": True}).encode()
+    """Return a copy without its payload, to be handed to the worker that has it; a plain task's has its payload."""
+    kept = copy.payload.decode("latin-1") if copy.plain else ""
+    return json.dumps({**dataclasses.asdict(copy), "payload": kept, "lost_entry": not copy.plain}).encode()
 
 
 class MemoryRecovery:
@@ -44,8 +47,8 @@ class MemoryRecovery:
                     unknown.append(id_)
                 elif copy.token != token or copy.lost == token or copy.state in (memory_lane.DECIDED, memory_lane.DROPPED):
                     lost.append(id_)
-                elif copy.state in (memory_lane.RUNNING, memory_lane.QUEUED):
-                    if copy.state == memory_lane.QUEUED:                       # requeued, not granted again: taken back
+                elif copy.state in (memory_lane.RUNNING, memory_lane.QUEUED, DELAYED):
+                    if copy.state != memory_lane.RUNNING:                       # requeued, not granted again: taken back
                         it.remove_entry(copy)
                         copy.state, copy.front = memory_lane.RUNNING, False
                     self._hold(it, copy, worker, it.now + lease_us)
@@ -59,9 +62,15 @@ class MemoryRecovery:
 
     def bring_back(self, lane: int, worker: str, grants: Sequence[LostGrant], lease_us: int) -> list[str]:
         with self._in(lane) as it:
-            if it.generation is None or it.now >= it.quarantine_until:
-                return []                                                      # rule 5
-            return [grant.hold.execution_id for grant in grants if self._bring_back(it, worker, grant, lease_us)]
+            if it.generation is None:
+                return []
+            back = []
+            for grant in grants:
+                id_ = grant.hold.execution_id
+                # Rule 5. Nobody publishes a plain task anew, so it comes back at any time.
+                if (it.now < it.quarantine_until or is_plain(id_)) and self._bring_back(it, worker, grant, lease_us):
+                    back.append(id_)
+            return back
 
     def _bring_back(self, it: Lane, worker: str, grant: LostGrant, lease_us: int) -> bool:
         (id_, token), expires_us, text = grant
@@ -74,7 +83,8 @@ class MemoryRecovery:
             if known.state != memory_lane.RUNNING or _order(known.token) > _order(token):
                 return False                                                   # a newer grant, or an outcome
             it.owned[known.worker].discard(id_)
-        copy = Copy(**{**json.loads(text), "payload": b""})
+        known_of_it = json.loads(text)
+        copy = Copy(**{**known_of_it, "payload": known_of_it["payload"].encode("latin-1")})
         if copy.token != token:
             return False
         for lock in copy.locks:

@@ -13,6 +13,7 @@ from redis.crc import key_slot
 from chrono_beat.core.config import Config
 from chrono_beat.core.deliveries import Hold, Settlement
 from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.plain import PlainTask
 from chrono_beat.core.records import WorkerReport
 from chrono_beat.redis.keys import GLOBAL_KEYS, LANE_KEYS
 from chrono_beat.redis.queue import RedisQueueStore
@@ -61,6 +62,7 @@ def busy(bench):
     store.draw_parked(LANE, "w1", [parked.execution_id for parked in store.parked(LANE, 1)], LEASE)
     store.end_parked(LANE, LEASE, 10)
     store.give_back(LANE, "w1", [hold(bench.one())])
+    store.publish_plain(LANE, [PlainTask("plain:t:1", "a", "chrono", 0, b"{}", countdown_us=FAR)])
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

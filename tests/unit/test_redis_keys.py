@@ -25,7 +25,8 @@ def test_all_keys_of_a_lane_share_a_tag_and_lanes_differ():
 
 @pytest.mark.parametrize(("name", "swept"), [
     ("meta", False), ("out", False), ("reader", False), ("void:j", False), ("tenant:t", False), ("wake:p", False),
-    ("ctl:w", False), ("lease", True), ("x:j:20260102T090000Z:1", True), ("s:p:t:5", True), ("front:p:t", True),
+    ("ctl:w", False), ("delayed", False), ("lease", True), ("x:j:20260102T090000Z:1", True), ("s:p:t:5", True),
+    ("front:p:t", True),
     ("lock:j", True), ("lockwait:j", True), ("run:t", True), ("own:w", True), ("ready:p", True), ("places:p", True),
     ("leased", False), ("something", False),
 ])

@@ -11,7 +11,9 @@ for i = 1, generation and #ARGV or 0, 2 do
   if x and x.state == 'r' and x.token == token and x.begun ~= token then
     local retry = x.retry
     x.begun, x.retry = token, nil
-    append('started', id, x)
+    if not x.plain then
+      append('started', id, x)
+    end
     x.retry = retry
     save(id, x)
     noted = noted + 1

@@ -1,4 +1,5 @@
--- Rule 5: take back, in quarantine, the grants of a lost generation whose holders say so.
+-- Rule 5: take back, in quarantine, the grants of a lost generation whose holders say so; those of plain tasks at any
+-- time.
 -- KEYS[1]  meta hash of the lane
 -- ARGV     worker; lease (µs); then per delivery: execution id, token, end of its lease as the worker knows it (µs),
 --          record (as the draw has packed it)
@@ -7,7 +8,7 @@
 
 local worker, lease = ARGV[1], tonumber(ARGV[2])
 local back = {}
-if not generation or now >= quarantine_until then
+if not generation then
   return back
 end
 
@@ -57,7 +58,8 @@ for i = 3, #ARGV, 4 do
 end
 fetch(keys)
 for i = 3, #ARGV, 4 do
-  if bring_back(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]) then
+  local open = now < quarantine_until or string.sub(ARGV[i], 1, #PLAIN) == PLAIN       -- nobody publishes that one anew
+  if open and bring_back(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]) then
     back[#back + 1] = ARGV[i]
   end
 end

@@ -3,12 +3,17 @@
 -- state: q queued (an entry waits in a stream or in the front list), r running (granted), w waiting for a lock;
 -- tombstones: s settled, x decided without a run (skipped, expired, voided, reap cap); v dropped because it was
 -- voided, but its last grant may still settle.
+--
+-- A plain task (x.plain; its id is "plain:<Celery task id>:<nonce of its message>") has no execution row: nobody could
+-- publish it again. So its payload is in the record, which outlives a new generation; no void, no age and no lock
+-- concerns it, and its ends are no outcomes. It has one state more, d: it is not due yet (delays.lua).
 -- include: cells
 
 -- A copy older than this is dropped as if it were voided, and the audit publishes it again: so a void has to be
 -- remembered a little longer than this and no longer. keys.VOID_TTL_MS is a day more.
 local MAX_COPY_AGE_US = 7 * 86400 * 1000000
 local DROPPED_TTL_MS = 8 * 86400 * 1000
+local PLAIN, PLAIN_TTL_MS = 'plain:', 60000           -- what ids of plain tasks begin with; of their tombstones
 
 local X, LOCK, VOID = base .. 'x:', base .. 'lock:', base .. 'void:'
 
@@ -54,6 +59,9 @@ local function front_of(x)
 end
 
 local function payload_of(id, x)
+  if x.plain then
+    return x.payload
+  end
   local found = x.entry and redis.call('XRANGE', stream_of(x), x.entry, x.entry)
   return found and found[1] and found[1][2][2] == id and found[1][2][4]
 end
@@ -63,6 +71,9 @@ local function expired(x)
 end
 
 local function voided(x)
+  if x.plain then
+    return false
+  end
   local void = get(VOID .. x.job)
   if void and tonumber(x.ver) < tonumber(void) then
     return true
@@ -81,7 +92,7 @@ end
 -- A tombstone whose outcome is neither acknowledged (then it has an expiry) nor in the stream any more stands for
 -- nothing.
 local function outcome_is_known(id, x)
-  return places_in[X .. id] or redis.call('PTTL', X .. id) >= 0 or #redis.call('XRANGE', base .. 'out', x.out, x.out) > 0
+  return x.plain or places_in[X .. id] or redis.call('PTTL', X .. id) >= 0 or #redis.call('XRANGE', base .. 'out', x.out, x.out) > 0
 end
 
 -- Outcomes without a run. Rule 12: what was due before the lane's generation began may have run in a lost one. Only the

@@ -10,6 +10,7 @@ local reply = {now, now + lease}
 if not generation or now < quarantine_until or credit < 1 then
   return reply                                        -- rules 4 and 5
 end
+promote_due(PROMOTED_BY_DRAW)
 
 -- Looks at tenants and entries in one call; what is left then is drawn by the next one.
 local MAX_LOOKS = 2 * credit + 200
@@ -174,6 +175,7 @@ local function take(tenant, count, turns)
 end
 
 local function grant(id, x, payload)
+  payload = x.plain and x.payload or payload
   if not may_run(id, x, payload) then
     return false
   end

@@ -1,5 +1,5 @@
 -- Included: all ways in which a copy ends, goes back to its queue, or passes its lock on.
--- include: locks
+-- include: delays
 
 -- Rule 9: whoever drops a voided copy frees its lock in the same script.
 local function drop_voided(id, x)
@@ -58,6 +58,9 @@ local function finish(id, x, result, detail)
   if x.state == 'r' then
     release_grant(id, x)
   end
+  if x.plain then
+    return finish_plain(id, x, result)
+  end
   if x.stop then
     redis.call('ZREM', base .. 'stop', id)
     result = result == 'succeeded' and result or 'superseded'
@@ -86,7 +89,10 @@ local function reap(id, x, cap)
     return 0, false
   end
   x.reaps = (x.reaps or 0) + 1
-  if x.reaps > cap then
+  if x.plain then
+    requeue(id, x)                                    -- past the cap the worker that draws it says that it failed
+    return x.reaps, x.reaps > cap
+  elseif x.reaps > cap then
     release_grant(id, x)
     conclude(id, x, 'reap_cap')
     unlock(id, x)

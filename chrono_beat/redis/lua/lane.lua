@@ -5,7 +5,7 @@
 --         there) and never joined with "..", which keeps 14 digits only.
 local base = string.sub(KEYS[1], 1, -5)
 local meta = redis.call('HMGET', KEYS[1], 'generation', 'quarantine_until', 'counter', 'unknown_before',
-  'clock_offset_us')
+  'clock_offset_us', 'delayed')
 local generation = meta[1]
 local quarantine_until = tonumber(meta[2] or 0)
 local unknown_before = tonumber(meta[4] or 0)         -- what was due before may have run unseen (rule 12)

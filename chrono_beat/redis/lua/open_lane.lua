@@ -9,5 +9,5 @@ if generation then
 end
 local quarantine = tonumber(ARGV[3])
 redis.call('HSET', KEYS[1], 'generation', ARGV[1], 'counter', 0, 'replication_id', ARGV[2], 'opened', now,
-  'quarantine_until', now + quarantine, 'unknown_before', quarantine > 0 and now or 0)
+  'quarantine_until', now + quarantine, 'unknown_before', quarantine > 0 and now or 0, 'delayed', 0)
 return 1

@@ -10,7 +10,11 @@ local worker, expires = ARGV[1], now + tonumber(ARGV[2])
 local lost, unknown, keys = {}, {}, {}
 
 local function take_back(id, x)
-  redis.call('LREM', front_of(x), 1, id)
+  if x.state == 'd' then
+    redis.call('ZREM', base .. 'delayed', id)         -- it was running when the lane's generation ended
+  else
+    redis.call('LREM', front_of(x), 1, id)
+  end
   x.state, x.worker, x.front = 'r', worker, nil
   save(id, x)
   redis.call('SADD', base .. 'run:' .. x.tenant, id)
@@ -28,8 +32,8 @@ for i = 3, generation and #ARGV or 0, 2 do
     unknown[#unknown + 1] = id
   elseif x.token ~= token or x.lost == token or x.state == 'x' or x.state == 'v' then
     lost[#lost + 1] = id
-  elseif x.state == 'r' or x.state == 'q' then
-    if x.state == 'q' then
+  elseif x.state == 'r' or x.state == 'q' or x.state == 'd' then
+    if x.state ~= 'r' then
       take_back(id, x)
     end
     redis.call('ZADD', base .. 'lease', expires, id)

@@ -29,7 +29,9 @@ end
 local function settle(id, token, result, detail)
   local x = load(id)
   if not x then
-    if now >= quarantine_until or token == '' or result == 'lost' then
+    if string.sub(id, 1, #PLAIN) == PLAIN then
+      return 'done'                                   -- nobody but its worker knew of it any more
+    elseif now >= quarantine_until or token == '' or result == 'lost' then
       return 'refused'
     end
     -- Rule 5: the memory of this grant was lost with the last generation; its end is news all the same.
@@ -37,6 +39,8 @@ local function settle(id, token, result, detail)
   end
   if x.lost == token then
     return result == 'lost' and 'done' or 'refused'
+  elseif x.resent == token then
+    return 'done'                                     -- a replay: its retry has taken its place
   elseif x.token ~= token then
     return 'refused'                                  -- invariant 6
   elseif x.state == 's' and outcome_is_known(id, x) then

@@ -6,7 +6,7 @@
 
 local x = generation and load(ARGV[1])
 -- Rule 14: a copy whose lease has run out, and that was requeued and not granted again, is still this delivery's.
-if x and (x.state == 'r' or x.state == 'q') and x.token == ARGV[2] and x.lost ~= ARGV[2] then
+if x and (x.state == 'r' or x.state == 'q' or x.state == 'd') and x.token == ARGV[2] and x.lost ~= ARGV[2] then
   x.retry = ARGV[3]
   save(ARGV[1], x)
   write_cells()
