@@ -206,5 +206,6 @@ def test_installing_the_triggers_again_changes_nothing():
 def test_the_watched_columns_are_all_that_a_run_depends_on():
     """A new column of Job has to be sorted: part of the plan, of the content, or mere bookkeeping."""
     bookkeeping = {"id", "partition", "version", "plan_version", "paused_at", "flagged_reason", "next_run_at", "replan",
-                   "quarantined_reason", "note", "source", "finished_at", "created_at", "updated_at", "created_by"}
+                   "quarantined_reason", "note", "source", "origin", "finished_at", "created_at", "updated_at",
+                   "created_by"}
     assert {f.column for f in Job._meta.concrete_fields} == {*triggers.PLAN, *triggers.CONTENT, *bookkeeping}
