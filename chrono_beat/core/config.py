@@ -59,7 +59,7 @@ class Config:
     horizon: float = 60.0
     look_ahead_every: float = 1.0
     claim_batch: int = 1000
-    publish_batch: int = 250
+    publish_batch: int = 100
     lease_ttl: float = 60.0
     renew_every: float = 20.0
     partition_lease_ttl: float = 5.0

@@ -1,7 +1,8 @@
 """The firing thread: what has become due goes to Redis, in batches; and the marker, which notes that in the database.
 
 Nothing slow happens here: rows are claimed and messages built ahead by the look-ahead, and rows are marked ``queued``
-afterwards by another thread. A batch is one script call.
+afterwards by another thread. A batch is one script call; tenants share it, so that a flood of one of them delays what is
+due of the others by a batch at most (invariant 8).
 
 What may go wrong with a batch, and what follows:
 
@@ -32,7 +33,7 @@ from chrono_beat.services.service import Service
 from chrono_beat.services.stopper import Stopper
 from chrono_beat.telemetry import emit, listening
 
-FIRE_LIMIT = 5_000
+FIRE_LIMIT = 20_000
 """Entries that leave the wheel in one step; bounds how long its lock is held."""
 
 SHORTEST_SLEEP_US = 200

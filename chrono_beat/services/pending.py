@@ -7,11 +7,11 @@ them with those of now, so an entry left behind by a change does no harm; `drop`
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from chrono_beat.core.records import PublishItem
+from chrono_beat.core.turns import Turns
 from chrono_beat.core.wheel import TimerWheel
 
 
@@ -25,8 +25,12 @@ class Entry(NamedTuple):
     generation: int
 
 
+def _tenant_of(entry: Entry) -> str:
+    return entry.item.tenant
+
+
 class Pending:
-    """The wheel, and behind it a queue for each lane of what has become due.
+    """The wheel, and behind it, for each lane, what has become due: there tenants take turns (invariant 8).
 
     Args:
         lanes: how many lanes there are.
@@ -40,7 +44,7 @@ class Pending:
         self._lock = threading.Lock()
         self._wheel: TimerWheel[Entry] = TimerWheel()
         self._keys: dict[int, set[str]] = {}
-        self._due: tuple[deque[Entry], ...] = tuple(deque() for _ in range(lanes))
+        self._due: tuple[Turns[Entry], ...] = tuple(Turns(_tenant_of) for _ in range(lanes))
 
     def __len__(self) -> int:
         return len(self._wheel) + self.due_count()
@@ -73,16 +77,15 @@ class Pending:
         return [lane for lane, queue in enumerate(self._due) if queue]
 
     def take(self, lane: int, limit: int) -> list[Entry]:
-        """Take the lane's oldest due entries."""
+        """Take due entries of the lane, its tenants in turn, each tenant's oldest first."""
         with self._lock:
-            queue = self._due[lane]
-            return [queue.popleft() for _ in range(min(limit, len(queue)))]
+            return self._due[lane].take(limit)
 
     def put_back(self, lane: int, entries: Sequence[Entry], edition: int) -> None:
-        """Return what was taken under an edition to the front of the lane's queue."""
+        """Return what was taken under an edition, so that it is taken before what is due of the same tenants."""
         with self._lock:
             if edition == self.edition:
-                self._due[lane].extendleft(reversed(entries))
+                self._due[lane].put_back(entries)
 
     def next_due_us(self) -> int | None:
         """Return until when nothing in the wheel is due; None where it is empty."""
@@ -99,10 +102,7 @@ class Pending:
                     self._wheel.cancel(key)
                     dropped += 1
             for queue in self._due:
-                kept = [entry for entry in queue if entry.partition not in gone]
-                dropped += len(queue) - len(kept)
-                queue.clear()
-                queue.extend(kept)
+                dropped += queue.keep(lambda entry: entry.partition not in gone)
         return dropped
 
     def clear(self) -> int:

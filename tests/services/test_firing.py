@@ -191,3 +191,17 @@ def test_a_lane_that_is_away_stops_no_other_lane():
     # What was claimed for it meanwhile is read from the database, under the generation that it still has.
     assert world.states(away)["succeeded"] == 3
     world.assert_each_ran_once()
+
+
+def test_inv08_what_is_due_of_others_goes_in_the_next_batch_however_much_one_tenant_has_due(world):
+    world.working = False
+    for n in range(2_000):
+        world.job(f"flood-{n}", tenant="a", **ONCE)
+    others = [world.job("alone", tenant=f"b{n}", **ONCE) for n in range(5)]
+    wire = Wire(world)
+
+    world.run_until(us() + SECOND)
+
+    batches = [call[3] for call in wire.calls]
+    assert len(batches) > 10 and sum(map(len, batches)) == 2_005
+    assert {job for job in others if any(entry.startswith(job) for entry in batches[0])} == set(others)
