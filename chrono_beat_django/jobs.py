@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from django.db import transaction
 
+from chrono_beat.core import callback, ids, targets
 from chrono_beat.core import definition as definitions
-from chrono_beat.core import ids
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.deliveries import Running
 from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, Problem
@@ -62,7 +62,10 @@ def create(
     *,
     tenant: str | None = None,
     name: str,
-    task: str,
+    task: str = "",
+    url: str = "",
+    timeout: object = None,
+    queue: str = "",
     cron: str | None = None,
     every: object = None,
     at: datetime | str | None = None,
@@ -99,6 +102,9 @@ def create(
         tenant: slug of the tenant; None for the default one.
         name: unique among the tenant's unfinished jobs.
         task: name of the Celery task.
+        url: instead of a task: where the kwargs are posted to as JSON.
+        timeout: seconds that one such call takes at most; None for 30.
+        queue: of a task that runs on stock workers: the Celery queue that its message is sent to.
         cron, every, at, schedule: exactly one: a cron text; a timedelta, seconds or an Interval; an aware datetime or
             its ISO text; any schedule value.
         timezone: IANA name of the zone that *cron* is read in; UTC unless given.
@@ -114,7 +120,8 @@ def create(
     when = _when({"cron": cron, "every": every, "at": at, "schedule": schedule, "timezone": timezone, "start": start,
                   "end": end})
     return create_from(JobDefinition(
-        name=name, task=task, tenant=tenant, args=args, kwargs=kwargs, headers=headers, pool=pool, priority=priority,
+        name=name, task=task, target_kind=targets.kind_of_target(url=url, queue=queue), url=url, timeout=timeout,
+        queue=queue, tenant=tenant, args=args, kwargs=kwargs, headers=headers, pool=pool, priority=priority,
         soft_limit=soft_limit, max_duration=max_duration, expires_after=expires_after, concurrency=concurrency,
         exclusion_group=exclusion_group, misfire=misfire, misfire_cap=misfire_cap, grace=grace, spread=spread,
         max_occurrences=max_occurrences, retry=retry, idempotent=idempotent, key_scope=key_scope, paused=paused,
@@ -319,6 +326,9 @@ def change(
             raise Conflict(f"the job is at version {found.version}, not {expected_version}: it was changed meanwhile")
         now_us = wiring.now_us()
         before = store.definition_of(found)
+        given = targets.retargeted(given, before.target_kind)
+        if "headers" in given:
+            given["headers"] = callback.unmasked(given["headers"], before.headers)
         wanted = replace(before, **given)
         same_schedule = all(getattr(before, field) == getattr(wanted, field) for field in _SCHEDULE_FIELDS)
         if not same_schedule and "anchor" not in given:

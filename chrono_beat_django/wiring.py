@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.db import connections, router
 
+from chrono_beat.core.callback import HttpTarget
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import MisconfiguredError, QueueUnavailable
 from chrono_beat.host_clock import SystemClock
@@ -77,6 +78,17 @@ def store() -> JobStore:
         return DjangoJobStore(router.db_for_write(Job))
 
     return _part("store", build)
+
+
+def http_target(job_id: str, execution_id: str) -> HttpTarget | None:
+    """Return what a worker needs to call the HTTP target of a job; None where the job has none.
+
+    Raises:
+        StoreUnavailable: the database could not be asked.
+    """
+    from chrono_beat_django.store import http_targets
+
+    return http_targets.read(job_id, execution_id)
 
 
 ROLES = ("dispatch", "record", "reap", "audit", "keep")

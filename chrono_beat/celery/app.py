@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.imports import symbol_by_name
 
+from chrono_beat.celery import http_task
 from chrono_beat.celery.amqp import intercepting
 from chrono_beat.celery.worker.step import ChronoStep
 from chrono_beat.core.config import Config
@@ -115,6 +116,7 @@ def _prepare(app: Celery) -> None:
         )
     app.amqp_cls = intercepting(symbol_by_name(app.amqp_cls))
     app.steps["consumer"].add(ChronoStep)
+    http_task.register(app)
 
 
 def _load(name: str) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from chrono_beat.core.addresses import wrong_network
 from chrono_beat.core.errors import MisconfiguredError, Problem
 
 MAX_PARTITIONS = 4096
@@ -47,6 +48,9 @@ class Config:
         default_pool: name of the Celery queue that is drawn for jobs without a pool of their own.
         max_payload: bytes of args and kwargs together.
         allowed_tasks: shell-style patterns of task names that jobs may run.
+        http_allowed_schemes: of the URLs that jobs may call; "https" and "http".
+        http_allowed_hosts: shell-style patterns of the hosts that jobs may call.
+        http_allowed_addresses: networks that may be called although they are not public, such as "10.1.0.0/16".
         default_tenant: tenant of jobs that name none.
         retention_days: days for which finished executions are kept.
         wiring: dotted name of the composition root.
@@ -79,6 +83,9 @@ class Config:
     default_pool: str = "chrono"
     max_payload: int = 262_144
     allowed_tasks: tuple[str, ...] = ("*",)
+    http_allowed_schemes: tuple[str, ...] = ("https", "http")
+    http_allowed_hosts: tuple[str, ...] = ("*",)
+    http_allowed_addresses: tuple[str, ...] = ()
     default_tenant: str = "default"
     retention_days: int = 30
     wiring: str = "chrono_beat_django.wiring"
@@ -103,8 +110,13 @@ _RELATIONS = (
 
 def _type_problem(name: str, value: object, default: object) -> str | None:
     if isinstance(default, tuple):
-        ok = isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, str) and v for v in value)
-        return None if ok else "must be a list of one or more texts"
+        if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) and v for v in value) or default and not value:
+            return f"must be a list of {'one or more ' if default else ''}texts"
+        if name == "http_allowed_schemes":
+            return None if set(value) <= set(default) else f"may have {' and '.join(default)}"
+        if name == "http_allowed_addresses":
+            return next(filter(None, map(wrong_network, value)), None)
+        return None
     if isinstance(default, str):
         return None if isinstance(value, str) and value else "must be a text that is not empty"
     wanted: tuple[type, ...] = (int,) if isinstance(default, int) else (int, float)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from chrono_beat.core import callback, ids, payload, targets
 from chrono_beat.core import field_checks as checks
-from chrono_beat.core import ids, payload
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import InvalidInput, Problem
 from chrono_beat.core.field_checks import Number
@@ -29,7 +29,7 @@ GAPS_COMPARED = 32
 DAY = 86_400.0
 YEAR = 366 * DAY
 
-_STRIPPED = ("name", "task", "tenant", "pool", "exclusion_group")
+_STRIPPED = ("name", "tenant", "pool", "exclusion_group")
 _KEY_SCOPES = ("occurrence", "attempt")
 _EXPRESSION_PARTS = frozenset({
     "expression", "minute", "hour", "day-of-month", "month", "day-of-week", "period", "at", "kind",
@@ -42,7 +42,11 @@ class JobDefinition:
 
     Args:
         name: 1 to 200 printable characters, unique among the tenant's unfinished jobs.
-        task: name of the Celery task.
+        task: name of the Celery task; "" for an HTTP target.
+        target_kind: one of targets.TARGET_KINDS: "task", "http" or "message".
+        url: where an HTTP target is called.
+        timeout: seconds that one call of it takes at most; None for 30.
+        queue: Celery queue that a message target is sent to, for workers that know nothing of chrono_beat.
         schedule_kind: one of records.SCHEDULE_KINDS.
         expression: what the kind understands: a cron text, seconds, an instant, Celery's fields.
         timezone: IANA name of the zone that the expression is read in.
@@ -53,7 +57,8 @@ class JobDefinition:
         tenant: slug of the tenant; None for the default one.
         args: list or tuple of JSON values, or a JSON array as text; validated, the text.
         kwargs: dict of JSON values, None, or a JSON object as text; validated, the text.
-        headers: further message headers, a dict of JSON scalars or its text; validated, the text, "" for none.
+        headers: further message headers, a dict of JSON scalars or its text; validated, the text, "" for none. Of an HTTP
+            target: headers of its request, a dict of texts.
         pool: name of the job's pool; "" for its tenant's.
         priority: 0 (first) to 9.
         soft_limit: seconds until the task is told to stop; None for never.
@@ -77,9 +82,13 @@ class JobDefinition:
     """
 
     name: str
-    task: str
     schedule_kind: str
     expression: str
+    task: str = ""
+    target_kind: str = "task"
+    url: str = ""
+    timeout: Any = None
+    queue: str = ""
     timezone: str = "UTC"
     written_as: str = field(default="expression", compare=False)
     start: datetime | None = None
@@ -88,7 +97,7 @@ class JobDefinition:
     tenant: str | None = None
     args: Any = ()
     kwargs: Any = None
-    headers: Any = None
+    headers: Any = field(default=None, repr=False)             # the values of some are secret
     pool: str = ""
     priority: int = 5
     soft_limit: Any = None
@@ -125,7 +134,7 @@ class JobDefinition:
         """Return how many attempts an occurrence has: a plain task is not run again unasked."""
         if self.retry.max_attempts is not None:
             return self.retry.max_attempts
-        return RETRYING_ATTEMPTS if self.idempotent == "yes" else 1
+        return RETRYING_ATTEMPTS if self.idempotent == "yes" or self.target_kind == "http" else 1
 
 
 FIELDS = tuple(f.name for f in fields(JobDefinition))
@@ -133,6 +142,7 @@ FIELDS = tuple(f.name for f in fields(JobDefinition))
 
 _NUMBERS: dict[str, Number] = {
     "priority": Number(0, 9, "", whole=True, optional=False),
+    "timeout": Number(0.1, 3600, "seconds"),
     "soft_limit": Number(0.001, 30 * DAY, "seconds"),
     "max_duration": Number(0.001, 30 * DAY, "seconds"),
     "expires_after": Number(0.001, YEAR, "seconds"),
@@ -172,11 +182,13 @@ def validate(
     """
     problems: list[Problem] = []
     values: dict[str, Any] = {f: getattr(definition, f) for f in FIELDS}
-    _check_words(values, problems, config, known_tasks)
+    _check_words(values, problems, config)
     _check_numbers(values, problems)
+    problems += targets.find_problems(values, config, known_tasks)
     _check_retry(values, problems)
     args, kwargs, found = payload.arguments(values["args"], values["kwargs"], config.max_payload)
-    headers, found_too = payload.headers(values["headers"])
+    read_headers = callback.headers_text if values["target_kind"] == "http" else payload.headers
+    headers, found_too = read_headers(values["headers"])
     problems += found + found_too
     values |= {"args": args, "kwargs": kwargs, "headers": headers}
     _check_schedule(values, problems, ids.from_us(now_us), planned)
@@ -187,7 +199,7 @@ def validate(
 
 def warnings_for(definition: JobDefinition) -> list[Problem]:
     """Return what is allowed but likely to hurt, of a validated definition, each with a way out."""
-    found: list[Problem] = []
+    found = targets.warnings_for(definition.target_kind, definition.url, definition.concurrency)
     if definition.idempotent == "no":
         if definition.max_attempts() > 1:
             found.append(Problem(
@@ -267,16 +279,13 @@ def first_run(schedule: Schedule, kind: str, now: datetime) -> datetime | None:
     return schedule.next_after(now)
 
 
-def _check_words(
-    values: dict[str, Any], problems: list[Problem], config: Config, known_tasks: Collection[str] | None,
-) -> None:
+def _check_words(values: dict[str, Any], problems: list[Problem], config: Config) -> None:
     """Check and normalise what is text."""
     values["tenant"] = config.default_tenant if values["tenant"] is None else values["tenant"]
     if values["idempotent"] is None or isinstance(values["idempotent"], bool):
         values["idempotent"] = {None: "unknown", True: "yes", False: "no"}[values["idempotent"]]
     texts: dict[str, Callable[[str], str | None]] = {
         "name": checks.wrong_name,
-        "task": lambda task: checks.wrong_task(task, config.allowed_tasks, known_tasks),
         "tenant": checks.wrong_tenant,
         "pool": lambda pool: checks.wrong_pool(pool, config.default_pool),
         "concurrency": checks.wrong_concurrency,

@@ -16,6 +16,7 @@ from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any
 
 from chrono_beat.core import payload
+from chrono_beat.core.callback import HTTP_TASK
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import ChronoError
 from chrono_beat.core.field_checks import wrong_group, wrong_task
@@ -231,6 +232,8 @@ def _check(content: Content, config: Config) -> None:
 
 @lru_cache(maxsize=MAX_TEMPLATES)
 def _wrong_task(task: str, allowed: tuple[str, ...]) -> str | None:
+    if task == HTTP_TASK:
+        return None                                        # it runs nothing but the job's own URL, which is checked there
     return wrong_task(task, allowed, None)
 
 
@@ -252,8 +255,8 @@ def _headers(content: Content) -> str:
 
     Those that the message keeps for itself are refused where the job is defined, and here.
     """
-    if not content.headers:
-        return ""
+    if not content.headers or content.task == HTTP_TASK:
+        return ""                                          # of an HTTP target: secrets, which only its worker reads
     text, problems = payload.headers(content.headers)
     if problems:
         raise InvalidContent("; ".join(f"{problem.field}: {problem.message}" for problem in problems))

@@ -27,6 +27,8 @@ LONGEST_RETRY_US = 10 * 366 * 86_400_000_000
 MAX_ERROR_CHARACTERS = 4_000
 """Length of an execution's error text; of a traceback the end is kept."""
 
+MAX_RESULT_CHARACTERS = 200
+"""Length of what an execution's row says of a success."""
 
 _SECOND_US = 1_000_000
 
@@ -63,6 +65,12 @@ def _asked_to_wait_seconds(policy: RetryPolicy, detail: Mapping[str, Any]) -> fl
     if isinstance(asked, bool) or not isinstance(asked, (int, float)) or not asked > 0:
         return 0.0
     return min(policy.maximum_seconds, asked)
+
+
+def _is_final(detail: Mapping[str, Any]) -> bool:
+    """Say whether a target said that trying again is of no use."""
+    error = detail.get("error")
+    return isinstance(error, Mapping) and error.get("final") is True
 
 
 # -- end --------------------------------------------------------------------------------------------------------------
@@ -170,6 +178,7 @@ def _ending(outcome: Outcome, state: str, reason: str, version: int | None) -> E
         outcome.execution_id, state, reason, outcome.at_us, outcome.worker, outcome.deliveries,
         _in_the_way(outcome) or error_text(outcome.detail), version if conditional else None,
         outcome.generation if conditional else None, outcome.lane,
+        _storable(str(outcome.detail.get("result") or ""))[:MAX_RESULT_CHARACTERS],
     )
 
 
@@ -193,6 +202,8 @@ def _next_attempt(
     Retries are counted since the occurrence, or its replay, began: a replay starts them anew, attempt numbers grow.
     """
     policy, made = execution.retry, execution.retries + 1
+    if _is_final(outcome.detail):
+        return None
     asked: Mapping[str, Any] | None = outcome.detail.get("retry") if outcome.event == RAN_RETRY else None
     most = policy.max_attempts
     if outcome.event == RAN_RETRY and not policy.explicit:

@@ -279,6 +279,7 @@ class Ending(NamedTuple):
         if_version: where not None the row must still have this version (skips and cancels, protocol rule 11).
         if_generation: where not None the lane must still have this generation in the database (likewise).
         lane: the lane of if_generation.
+        result: short text for people on what a success brought; "" for none.
     """
 
     execution_id: str
@@ -291,6 +292,7 @@ class Ending(NamedTuple):
     if_version: int | None = None
     if_generation: int | None = None
     lane: int = 0
+    result: str = ""
 
 
 class NewAttempt(NamedTuple):

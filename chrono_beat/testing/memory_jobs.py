@@ -303,7 +303,8 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
             return False
         self._journal.set(
             row, state=ending.state, reason=ending.reason, finished_us=ending.finished_us, error=ending.error,
-            worker=ending.worker or row.worker, deliveries=max(row.deliveries, ending.deliveries),
+            result=ending.result or row.result, worker=ending.worker or row.worker,
+            deliveries=max(row.deliveries, ending.deliveries),
         )
         if ending.state == lifecycle.MISSED:
             self._journal.set(row, missed_count=1, first_missed_us=row.scheduled_us)

@@ -89,6 +89,7 @@ class MemoryExecution:
     worker: str = ""
     deliveries: int = 0
     error: str = ""
+    result: str = ""
     args: str | None = None
     kwargs: str | None = None
     missed_count: int = 0

@@ -14,6 +14,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.core.validators import URLValidator, validate_email
 
+from chrono_beat.core import callback
 from chrono_beat.core import field_checks as checks
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, Problem
@@ -23,7 +24,7 @@ from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import zone_keys
 from chrono_beat_django import jobs, wiring
 from chrono_beat_django.admin import fields, instants
-from chrono_beat_django.models import KEY_SCOPES, Job, JobEvent, Tenant
+from chrono_beat_django.models import KEY_SCOPES, TARGET_KINDS, Job, JobEvent, Tenant
 from chrono_beat_django.store.definitions import COLUMNS, RETRY_COLUMNS
 
 MOST_TENANTS_SUGGESTED = 100
@@ -40,10 +41,15 @@ class JobForm(forms.ModelForm):
     loaded_version = fields.Number(required=False, widget=forms.HiddenInput)
     tenant = fields.suggesting("Tenant", "Whose job it is; it stays with its tenant.")
     name = fields.line("Name", "Unique among the tenant's jobs that are not over.", required=True)
-    task = fields.line("Task", "Name of the Celery task, such as shop.tasks.send_report.", required=True)
+    target_kind = fields.choice("Target", TARGET_KINDS, "A Celery task, an HTTP call, or a message to stock workers.")
+    task = fields.line("Task", "Name of the Celery task, such as shop.tasks.send_report; empty for an HTTP call.")
+    url = fields.line("URL", "Of an HTTP call: where the kwargs are posted to as JSON.", wide=True)
+    timeout_seconds = fields.number("Timeout", "Seconds that one HTTP call takes at most; empty: 30.")
+    queue = fields.line("Queue", "Of a message: the Celery queue that stock workers consume.")
     args = fields.lines("Args", "A JSON array, kept byte for byte.")
     kwargs = fields.lines("Kwargs", "A JSON object, kept byte for byte.")
-    headers = fields.lines("Headers", "A JSON object of further message headers; empty: none.", rows=2)
+    headers = fields.lines("Headers", "A JSON object of further headers; empty: none. Values of secret ones are hidden; leave "
+                                      "the mask to keep them.", rows=2)
     schedule_kind = fields.choice("Kind", SCHEDULE_KINDS)
     expression = fields.line("Expression", required=True, wide=True)
     timezone = fields.suggesting("Zone", "IANA name of the zone that a cron text is read in and runs are shown in.")
@@ -88,6 +94,8 @@ class JobForm(forms.ModelForm):
         job, zone = self.instance, instants.form_zone()
         self.initial = {name: getattr(job, name) for name in self.fields if hasattr(job, name)} | self.initial
         self.initial["loaded_version"] = job.version
+        self.initial["headers"] = callback.masked(job.headers)
+        self.initial["task"] = "" if job.target_kind == "http" else job.task
         if (at := once_at(job)) is not None:
             self.initial["expression"] = instants.for_form(at)
         if job._state.adding:
@@ -150,6 +158,8 @@ class JobForm(forms.ModelForm):
     def _changed(self) -> Job:
         """Change what differs. What was not touched is not passed on: a browser cannot give back every byte."""
         def differs(column: str, value: Any) -> bool:
+            if column in ("task", "headers") and value == self.initial[column]:
+                return False                              # what is shown of these is not all that is stored
             stored = getattr(self.instance, column)
             return bool(value != (fields.plain_lines(stored) if isinstance(stored, str) else stored))
 

@@ -15,7 +15,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
-from chrono_beat.core import lifecycle
+from chrono_beat.core import callback, lifecycle
 from chrono_beat.core.errors import ChronoError, InvalidInput, NotFound, QueueUnavailable
 from chrono_beat.core.schedule import ScheduleError
 from chrono_beat_django import jobs, wiring
@@ -160,7 +160,8 @@ class JobPage(JobActions):
     search_help_text = "Part of a name, tenant/part of a name, or a job's id."
     long_columns = ("args", "kwargs", "headers", "note")
     fieldsets = (
-        (None, {"fields": ("tenant", "name", "task", "args", "kwargs", "paused", "note")}),
+        (None, {"fields": ("tenant", "name", "target_kind", "task", "url", "timeout_seconds", "queue", "args", "kwargs",
+                         "paused", "note")}),
         ("Schedule", {"fields": ("schedule_kind", "expression", "timezone", "start_at", "end_at", "anchor_at",
                                  "spread_seconds")}),
         ("Policies", {"fields": ("concurrency", "exclusion_group", "misfire", "misfire_cap", "grace_seconds",
@@ -179,7 +180,8 @@ class JobPage(JobActions):
     # What the validator refuses for now: there to be emptied where it came into the table all the same.
     unavailable = ("max_occurrences",)
     # What somebody who may only look sees in place of the form's instants, which have no zone outside the form.
-    seen = {"start_at": "start", "end_at": "end", "anchor_at": "anchor", "expression": "schedule"}
+    seen = {"start_at": "start", "end_at": "end", "anchor_at": "anchor", "expression": "schedule",
+            "headers": "shown_headers"}
 
     def get_fieldsets(self, request: HttpRequest, obj: Job | None = None) -> Any:
         """Return the form's sections, around them what is known of a stored job."""
@@ -341,6 +343,11 @@ class JobPage(JobActions):
     def anchor(self, job: Job) -> str:
         """Return the anchor in the job's zone."""
         return in_zone(job.anchor_at, job.timezone)
+
+    @admin.display(description="headers")
+    def shown_headers(self, job: Job) -> str:
+        """Return the headers without their secrets."""
+        return callback.masked(job.headers)
 
     @admin.display(description="created")
     def created(self, job: Job) -> str:

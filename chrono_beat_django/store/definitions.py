@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import IntegrityError, router, transaction
 
-from chrono_beat.core import ids, lifecycle
+from chrono_beat.core import callback, ids, lifecycle
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, Problem
 from chrono_beat.core.retry import Retry
@@ -40,7 +40,8 @@ class UnknownTenant(InvalidInput, NotFound):
 
 # Field of JobDefinition -> column of Job, where both hold the same value.
 COLUMNS = {
-    "tenant": "tenant", "name": "name", "task": "task", "schedule_kind": "schedule_kind", "expression": "expression",
+    "tenant": "tenant", "name": "name", "task": "task", "target_kind": "target_kind", "url": "url",
+    "timeout": "timeout_seconds", "queue": "queue", "schedule_kind": "schedule_kind", "expression": "expression",
     "timezone": "timezone", "start": "start_at", "end": "end_at", "anchor": "anchor_at",
     "args": "args", "kwargs": "kwargs",
     "headers": "headers", "pool": "pool", "priority": "priority", "soft_limit": "soft_limit_seconds",
@@ -219,7 +220,7 @@ def write_event(job: Job, action: str, actor: str | None, at_us: int, detail: Ma
 
 def _shortened(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _shortened(part) for key, part in value.items()}
+        return {key: _shortened(callback.masked(part) if key == "headers" else part) for key, part in value.items()}
     if isinstance(value, (int, float)) or value is None:
         return value
     text = value.isoformat() if isinstance(value, datetime) else str(value)

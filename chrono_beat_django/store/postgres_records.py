@@ -32,7 +32,8 @@ GENERATIONS = f"""SELECT l.number, l.generation FROM {unnest("w", number="int")}
     JOIN chrono_lane l ON l.number = w.number ORDER BY l.number FOR SHARE OF l"""
 
 OPEN = f"""SELECT e.id, e.job_id::text, e.tenant, e.partition, {us("e.scheduled_at")}, {us("e.first_due_at")},
-    e.attempt, e.retries, e.state, e.job_version, j.max_attempts, j.idempotent, j.retry_base_seconds, j.retry_factor,
+    e.attempt, e.retries, e.state, e.job_version, j.max_attempts,
+    CASE j.target_kind WHEN 'http' THEN 'yes' ELSE j.idempotent END, j.retry_base_seconds, j.retry_factor,
     j.retry_maximum_seconds, j.retry_jitter, {us("e.due_at")}
 FROM {unnest("k", **KEY_COLUMNS)} JOIN chrono_execution e ON {BY_KEY} LEFT JOIN chrono_job j ON j.id = e.job_id
 WHERE e.state IN ('scheduled', 'queued', 'running')"""
@@ -52,10 +53,11 @@ WHERE {BY_KEY} AND ({_LIVE} OR e.started_at IS NULL)"""
 _MOVES = ",".join(f"{source}>{target}" for target in lifecycle.TERMINAL for source in lifecycle.sources(target))
 END = f"""UPDATE chrono_execution e SET state = k.state, reason = k.reason, finished_at = {at("k.finished_us")},
     worker = CASE k.worker WHEN '' THEN e.worker ELSE k.worker END, deliveries = GREATEST(e.deliveries, k.deliveries),
-    error = k.error, missed_count = CASE k.state WHEN 'missed' THEN 1 ELSE e.missed_count END,
+    error = k.error, result = CASE k.result WHEN '' THEN e.result ELSE k.result END,
+    missed_count = CASE k.state WHEN 'missed' THEN 1 ELSE e.missed_count END,
     first_missed_at = CASE k.state WHEN 'missed' THEN e.scheduled_at ELSE e.first_missed_at END
 FROM {unnest("k", **KEY_COLUMNS, state="text", reason="text", finished_us="bigint", worker="text", deliveries="int",
-             error="text", if_version="int")}
+             error="text", result="text", if_version="int")}
 WHERE {BY_KEY} AND e.state || '>' || k.state = ANY ('{{{_MOVES}}}'::text[])
     AND (k.if_version IS NULL OR k.if_version = e.job_version)
 RETURNING e.id, e.job_id::text"""
@@ -149,7 +151,8 @@ def _end(cursor, endings: Sequence[Ending]) -> list[tuple[str, str]]:
     cursor.execute(END, [
         *key_parameters(keys.values()), array(row.state for row in rows), array(row.reason or '""' for row in rows),
         array(row.finished_us for row in rows), texts(row.worker[:LONGEST_WORKER] for row in rows),
-        array(row.deliveries for row in rows), texts(row.error for row in rows), array(row.if_version for row in rows),
+        array(row.deliveries for row in rows), texts(row.error for row in rows),
+        texts(row.result for row in rows), array(row.if_version for row in rows),
         *bounds(keys.values()),
     ])
     return cursor.fetchall()

@@ -20,7 +20,8 @@ NO_RETRY = RetryPolicy(1, True, 30.0, 2.0, 3600.0, 0.2)
 def policy(
     max_attempts: int | None, idempotent: str | None, base: float, factor: float, maximum: float, jitter: float,
 ) -> RetryPolicy:
-    """Build the policy of a row of chrono_job; *idempotent* None: there is no such row any more."""
+    """Build the policy of a row of chrono_job; *idempotent* is "yes" for HTTP targets, None where there is no such row
+    any more."""
     if idempotent is None:
         return NO_RETRY
     default = ATTEMPTS_IF_IDEMPOTENT if idempotent == "yes" else ATTEMPTS_ELSE

@@ -12,7 +12,8 @@ from chrono_beat_django.store.sqlite_sql import dashed, listed, now_us, query, t
 from chrono_beat_django.store.tenants import OVERLAP_US
 
 OPEN = """SELECT e.id, e.job_id, e.tenant, e."partition", CAST(e.scheduled_at AS TEXT), CAST(e.first_due_at AS TEXT),
-    e.attempt, e.retries, e.state, e.job_version, j.max_attempts, j.idempotent, j.retry_base_seconds, j.retry_factor,
+    e.attempt, e.retries, e.state, e.job_version, j.max_attempts,
+    CASE j.target_kind WHEN 'http' THEN 'yes' ELSE j.idempotent END, j.retry_base_seconds, j.retry_factor,
     j.retry_maximum_seconds, j.retry_jitter, CAST(e.due_at AS TEXT)
 FROM chrono_execution e LEFT JOIN chrono_job j ON j.id = e.job_id
 WHERE e.id IN (SELECT value FROM json_each(%s)) AND e.state IN ('scheduled', 'queued', 'running')"""
@@ -24,7 +25,8 @@ START = "UPDATE chrono_execution SET started_at = %s, worker = %s, deliveries = 
 FILL_START = "UPDATE chrono_execution SET started_at = %s WHERE id = %s AND started_at IS NULL"
 END = """UPDATE chrono_execution SET missed_count = CASE %s WHEN 'missed' THEN 1 ELSE missed_count END,
     first_missed_at = CASE %s WHEN 'missed' THEN scheduled_at ELSE first_missed_at END, state = %s, reason = %s, finished_at = %s,
-    worker = COALESCE(NULLIF(%s, ''), worker), deliveries = MAX(deliveries, %s), error = %s WHERE id = %s"""
+    worker = COALESCE(NULLIF(%s, ''), worker), deliveries = MAX(deliveries, %s), error = %s,
+    result = COALESCE(NULLIF(%s, ''), result) WHERE id = %s"""
 NEXT_ATTEMPT = f"""INSERT INTO chrono_execution (id, job_id, tenant, job_name, "partition", scheduled_at, due_at,
     first_due_at, attempt, retries, kind, state, job_version, args, kwargs)
 SELECT %s, job_id, tenant, job_name, "partition", scheduled_at, %s, first_due_at, %s, %s,
@@ -64,7 +66,7 @@ class SqliteRecords(SqliteClaims):
                     ended[ending.execution_id] = ending
                     row["state"] = ending.state
             cursor.executemany(END, [
-                (e.state, e.state, e.state, e.reason, text(e.finished_us), e.worker, e.deliveries, e.error, key)
+                (e.state, e.state, e.state, e.reason, text(e.finished_us), e.worker, e.deliveries, e.error, e.result, key)
                 for key, e in ended.items()])
             cursor.executemany(NEXT_ATTEMPT, [_next_attempt(a, rows[a.after]) for a in attempts if a.after in ended])
             cursor.execute(FINISH, [text(now_us()), listed({rows[key]["job_id"] for key in ended})])

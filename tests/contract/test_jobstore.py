@@ -397,6 +397,13 @@ def test_a_start_and_an_end_are_recorded(bench, store, key, past):
     assert (row.state, row.reason, row.finished_us, row.error) == ("dead", "error", past + 3, 'Boom: "\\{} ü\n')
 
 
+def test_what_a_success_brought_is_kept(bench, store, key):
+    store.record([], [ending(key, result="204 in 'ü' 35 ms")], [])
+
+    row, = bench.rows()
+    assert (row.state, row.result) == ("succeeded", "204 in 'ü' 35 ms")
+
+
 def test_rule01_the_first_end_counts_and_the_later_ones_are_ignored(bench, store, key):
     assert store.record([], [ending(key), ending(key, "dead")], []) == ([key], [])
     result = store.record([], [ending(key, "dead"), ending("no such id"), ending(key[:-1] + "9")], [])

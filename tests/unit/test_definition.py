@@ -69,7 +69,7 @@ def test_everything_wrong_is_told_at_once():
     with pytest.raises(InvalidInput) as refused:
         checked(name="", task="no such", priority=11, kwargs={"id": uuid.uuid4()}, cron="61 * * * *", max_duration=-1)
 
-    assert [p.field for p in refused.value.problems] == ["name", "task", "priority", "max_duration", "kwargs", "cron"]
+    assert [p.field for p in refused.value.problems] == ["name", "priority", "max_duration", "task", "kwargs", "cron"]
     assert isinstance(refused.value, ValueError)
 
 
@@ -358,3 +358,55 @@ def test_the_first_run_of_a_schedule_planned_now(ways, first):
 ])
 def test_warnings_name_what_may_run_twice_where_that_does_harm(given_values, fields):
     assert [w.field for w in warnings_for(checked(**given_values))] == fields
+
+
+HOOK = "https://shop.example/hooks/report"
+
+
+def target(**given_values):
+    return checked(**{"task": "", **given_values})
+
+
+def test_an_http_target_is_a_url_and_is_tried_three_times():
+    job = target(target_kind="http", url=HOOK, kwargs={"a": 1}, headers={"Authorization": "Bearer abc"})
+
+    assert (job.task, job.url, job.max_attempts()) == ("chrono_beat.http", HOOK, 3)
+    assert job.headers == '{"Authorization": "Bearer abc"}' and "abc" not in repr(job)
+    assert warnings_for(job) == []
+    assert [w.field for w in warnings_for(target(target_kind="http", url="http://shop.example/"))] == ["url"]
+
+
+def test_a_message_target_goes_to_the_relays_pool_and_says_what_it_does_not_do():
+    job = checked(target_kind="message", queue="mail")
+
+    assert (job.task, job.queue, job.pool) == ("shop.report", "mail", "chrono.relay")
+    [warning] = warnings_for(job)
+    assert warning.field == "queue" and '"forbid" does not see' in warning.message
+
+
+@pytest.mark.parametrize(("given_values", "field", "words"), [
+    ({"target_kind": "mail"}, "target_kind", "task, http, message"),
+    ({"target_kind": "task", "task": "shop.report", "url": HOOK}, "url", "set target_kind"),
+    ({"target_kind": "task", "task": "shop.report", "queue": "mail"}, "queue", "set target_kind"),
+    ({"target_kind": "task", "task": "chrono_beat.http"}, "task", "give url"),
+    ({"target_kind": "task", "task": "shop.report", "pool": "chrono.relay"}, "pool", "belongs to the relay"),
+    ({"target_kind": "http", "url": ""}, "url", "must not be empty"),
+    ({"target_kind": "http", "url": "http://127.0.0.1/"}, "url", "HTTP_ALLOWED_ADDRESSES"),
+    ({"target_kind": "http", "url": HOOK, "task": "shop.report"}, "task", "one target"),
+    ({"target_kind": "http", "url": HOOK, "args": [1]}, "args", "kwargs"),
+    ({"target_kind": "http", "url": HOOK, "timeout": 60, "max_duration": 30}, "timeout", "at most max_duration"),
+    ({"target_kind": "http", "url": HOOK, "timeout": 0}, "timeout", "seconds"),
+    ({"target_kind": "http", "url": HOOK, "headers": {"Host": "x"}}, "headers", "set by chrono_beat"),
+    ({"target_kind": "http", "url": HOOK, "pool": "chrono.relay"}, "pool", "belongs to the relay"),
+    ({"target_kind": "message", "task": "shop.report"}, "queue", "must not be empty"),
+    ({"target_kind": "message", "task": "shop.report", "queue": "chrono.gold"}, "queue", "is a pool"),
+    ({"target_kind": "message", "task": "shop.report", "queue": "a b"}, "queue", "not a queue"),
+    ({"target_kind": "message", "task": "shop.report", "queue": "mail", "pool": "chrono.gold"}, "pool", "leave it empty"),
+    ({"target_kind": "message", "queue": "mail"}, "task", "must not be empty"),
+    ({"url": 7}, "url", "must be a text"),
+])
+def test_a_target_that_cannot_be_is_refused_with_the_mend(given_values, field, words):
+    with pytest.raises(InvalidInput) as refused:
+        target(**given_values)
+
+    assert [(p.field, words in p.message) for p in refused.value.problems] == [(field, True)]

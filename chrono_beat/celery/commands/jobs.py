@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from chrono_beat.celery.commands.output import ACTOR, as_json, command, local, root, table
+from chrono_beat.core import callback
 from chrono_beat.core.errors import InvalidInput, Problem
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -52,7 +53,8 @@ def facts(job: Any) -> dict[str, Any]:
     """Return what programs are told of a job."""
     return {
         "id": str(job.id), "tenant": job.tenant, "name": job.name,
-        "task": job.task, "args": job.args, "kwargs": job.kwargs,
+        "target": job.target_kind, "task": job.task, "url": job.url, "queue": job.queue,
+        "headers": callback.masked(job.headers), "args": job.args, "kwargs": job.kwargs,
         "schedule_kind": job.schedule_kind, "expression": job.expression, "timezone": job.timezone,
         "next_run_at": job.next_run_at, "state": state(job), "paused": job.paused, "version": job.version,
         "concurrency": job.concurrency, "misfire": job.misfire, "pool": job.pool, "priority": job.priority,
@@ -132,7 +134,11 @@ def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say what a job is; what is not given has the default of the definition."""
     options = (
         click.argument("name"),
-        click.option("--task", required=True, help="Name of the Celery task."),
+        click.option("--task", default=None, help="Name of the Celery task."),
+        click.option("--url", default=None, help="Instead of a task: where the kwargs are posted to."),
+        click.option("--timeout", default=None, help="Bound of one call of the URL: 30s."),
+        click.option("--queue", default=None, help="Send the task's message to this queue of stock workers."),
+        click.option("--headers", default=None, help="JSON object: headers of the message, or of the call."),
         click.option("--cron", default=None, help='Five fields, for example "0 9 * * mon-fri".'),
         click.option("--every", default=None, help="Interval: 90s, 5m, 2h, 1d."),
         click.option("--at", default=None, help="One run, ISO 8601 with offset: 2026-01-02T09:00Z."),
@@ -159,7 +165,7 @@ def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @command
 def create(context: click.Context, machine: bool, **given: Any) -> None:
     """Create a job."""
-    for field in ("every", "max_duration", "expires_after"):
+    for field in ("every", "timeout", "max_duration", "expires_after"):
         given[field] = seconds(given[field], field)
     arguments = {key: value for key, value in given.items() if value is not None}
     job = facade(context).create(**arguments, actor=ACTOR)

@@ -17,6 +17,7 @@ from celery.exceptions import (
 from celery.utils.serialization import UnpickleableExceptionWrapper
 from kombu.utils.encoding import safe_str
 
+from chrono_beat.core.callback import HttpTargetError
 from chrono_beat.core.deliveries import RAN_FAILED, RAN_LOST, RAN_OK, RAN_REJECTED, RAN_RETRY, RAN_REVOKED, RAN_TIMEOUT
 
 MAX_MESSAGE_CHARACTERS = 1_000
@@ -25,9 +26,14 @@ MAX_TRACEBACK_CHARACTERS = 4_000     # of its end, which names the line that rai
 Ending = tuple[str, dict[str, Any]]
 
 
-def success(runtime_seconds: float | None) -> Ending:
-    """Return the ending of a body that returned."""
-    return RAN_OK, {} if runtime_seconds is None else {"runtime_ms": round(runtime_seconds * 1000, 3)}
+def success(runtime_seconds: float | None, result: str = "") -> Ending:
+    """Return the ending of a body that returned.
+
+    Args:
+        result: what history is to say of it; "" for nothing.
+    """
+    facts: dict[str, Any] = {} if runtime_seconds is None else {"runtime_ms": round(runtime_seconds * 1000, 3)}
+    return RAN_OK, facts | {"result": result} if result else facts
 
 
 def hard_timeout(limit_seconds: float | None) -> Ending:
@@ -91,7 +97,10 @@ def _first_number(exc: BaseException) -> float | None:
     return exc.args[0] if exc.args and isinstance(exc.args[0], (int, float)) else None
 
 
-def _error(exc: BaseException, exc_info: Any) -> Mapping[str, str]:
+def _error(exc: BaseException, exc_info: Any) -> Mapping[str, Any]:
+    if isinstance(exc, HttpTargetError):
+        return {"type": type(exc).__name__, "message": str(exc)[:MAX_MESSAGE_CHARACTERS], "traceback": "",
+                "final": exc.final, "retry_after_seconds": exc.retry_after_seconds}
     name = exc.exc_cls_name if isinstance(exc, UnpickleableExceptionWrapper) else type(exc).__name__
     return {
         "type": name,

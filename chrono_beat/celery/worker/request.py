@@ -19,6 +19,7 @@ from celery.worker import state
 from chrono_beat.celery.worker import endings, pools
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.celery.worker.window import WindowedPool, is_not_begun
+from chrono_beat.core.callback import HTTP_TASK
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +181,9 @@ def _leased_success(on_success: Callable[..., Any]) -> Callable[..., Any]:
                 # What gevent reports of a greenlet that was killed; a body that returned has the number 0 here.
                 self.held.end(*endings.lost("the greenlet was killed"))
             else:
-                self.held.end(*endings.success(runtime))
+                # Celery's pools hand over the representation of what was returned. The user's stays in the backend.
+                said = retval.strip("'") if self.task_name == HTTP_TASK and isinstance(retval, str) else ""
+                self.held.end(*endings.success(runtime, said))
 
     return wrapper
 

@@ -2,6 +2,7 @@
 import os
 from functools import cache
 
+from chrono_beat.core.callback import HttpTarget, encode_secret
 from chrono_beat.core.config import Config
 from chrono_beat.redis.queue import RedisQueueStore
 
@@ -16,7 +17,17 @@ def config():
         stop_grace=float(os.environ.get("CHRONO_TEST_STOP_GRACE", 30)),
         start_window=float(os.environ.get("CHRONO_TEST_START_WINDOW", 2)),
         lanes=int(os.environ.get("CHRONO_TEST_LANES", 1)),
+        http_allowed_addresses=("127.0.0.0/8",),
     )
+
+
+def http_target(job_id, execution_id):
+    """Return the target of jobs whose id ends in a port: a server of the test's."""
+    port = job_id.rpartition("-")[2]
+    if not port.isdecimal():
+        return None
+    return HttpTarget(url=f"http://127.0.0.1:{port}/{job_id}", body='{"of": "the database"}', timeout_seconds=5,
+                      headers='{"Authorization": "Bearer s3cret-s3cret"}', secrets=(encode_secret(b"secret"),))
 
 
 @cache
