@@ -1,4 +1,4 @@
-"""Pause, resume and delete a tenant: one call for all its jobs, as prompt as one for a single job (invariant 7).
+"""Pause, resume, move and delete a tenant: one call for all its jobs, as prompt as one for a single job (invariant 7).
 
 A pause stops the tenant's draws: Redis is told in the call. Its jobs go on being planned, and what was published waits in
 its streams; a resume voids that and plans every job from now, while the tenant is still paused, and only then lets draws
@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from django.db import connections, transaction
 
-from chrono_beat.core import ids
+from chrono_beat.core import field_checks, ids
 from chrono_beat.core.deliveries import Running
-from chrono_beat.core.errors import Conflict, NotYetVoidedWarning, QueueUnavailable
+from chrono_beat.core.errors import Conflict, InvalidInput, NotYetVoidedWarning, Problem, QueueUnavailable
 from chrono_beat.core.records import GONE_VERSION, TenantLimits, Void
 from chrono_beat_django import backfill, control, wiring
 from chrono_beat_django.jobs import plan_anew
-from chrono_beat_django.models import Job, Tenant
+from chrono_beat_django.models import Job, PendingVoid, Tenant
 from chrono_beat_django.store import definitions as store
 
 BATCH = 200
@@ -67,6 +67,38 @@ def resume(
         since = store.lock_tenant(slug).paused_at
         back = None if missed is None or since is None else _LookBack(since, missed, limit)
         transaction.on_commit(lambda: _resume(slug, back, actor), using=store.alias())
+
+
+def move(tenant: Tenant | str, pool: str) -> None:
+    """Let the workers of another pool run a tenant's jobs, those excepted that name a pool of their own.
+
+    Nothing is lost and nothing runs twice: this is an edit of each of these jobs that leaves its schedule alone, so what
+    waits, wherever it is, is drawn from the new pool, in its order. What has been drawn runs where it is. The same happens
+    where ``Tenant.pool`` is changed in the admin or by SQL, within a second. Plain tasks stay in the pool they were sent to.
+
+    Args:
+        tenant: the tenant or its slug.
+        pool: name of a Celery queue that begins with the default pool's name; "" for the default pool.
+
+    Raises:
+        UnknownTenant: there is none.
+        InvalidInput: *pool* is no name of a pool.
+    """
+    slug, pool = _slug(tenant), pool.strip()
+    if wrong := field_checks.wrong_pool(pool, wiring.config().default_pool):
+        raise InvalidInput(Problem("pool", wrong))
+    with transaction.atomic(using=store.alias()):
+        store.lock_tenant(slug)                           # jobs are created under this lock
+        Tenant.objects.using(store.alias()).filter(slug=slug).update(pool=pool)       # a trigger raises the versions
+        transaction.on_commit(lambda: _tell_moved(slug), using=store.alias())
+
+
+def _tell_moved(slug: str) -> None:
+    pending = PendingVoid.objects.using(store.alias()).filter(tenant=slug, told=False).order_by("job_id")
+    rows = list(pending[:BATCH])
+    while rows and control.say([Void(str(row.job_id), row.tenant, row.version) for row in rows]):
+        rows = list(pending.filter(job_id__gt=rows[-1].job_id)[:BATCH])      # a dispatcher tells what is left out
+    control.wake_dispatchers()
 
 
 def delete(tenant: Tenant | str, *, actor: str | None = None) -> Sequence[Running]:

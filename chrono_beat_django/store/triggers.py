@@ -42,14 +42,19 @@ CONTENT = ("tenant", "name", "target_kind", "task", "args", "kwargs", "headers",
            "timeout_seconds")
 LIMITS = ("weight", "max_running", "paused", "failure_threshold", "retries_paused_until")
 
-_NAMES = ("chrono_job_edited", "chrono_job_added", "chrono_tenant_changed", "chrono_job_raised", "chrono_job_deleted")
+_NAMES = ("chrono_job_edited", "chrono_job_added", "chrono_tenant_changed", "chrono_tenant_moved", "chrono_job_raised",
+          "chrono_job_deleted")
 _UNPLANNED = "NEW.next_run_at IS NULL AND NOT NEW.paused AND NEW.finished_at IS NULL AND NEW.quarantined_reason = ''"
 
 _TO_VOID = 'INSERT INTO chrono_pending_void (job_id, tenant, "partition", version)'
 _VOID_AGAIN = """ON CONFLICT (job_id) DO UPDATE SET version = excluded.version, told = false,
     created_at = excluded.created_at WHERE excluded.version > chrono_pending_void.version"""
-_MAY_HAVE_ROWS = """(OLD.finished_at IS NULL OR EXISTS (SELECT 1 FROM chrono_execution e
-    WHERE e.job_id = OLD.id AND e.state IN ('scheduled', 'queued', 'running')))"""
+_MAY_HAVE_ROWS = """({job}.finished_at IS NULL OR EXISTS (SELECT 1 FROM chrono_execution e
+    WHERE e.job_id = {job}.id AND e.state IN ('scheduled', 'queued', 'running')))"""
+_GONE_MAY_HAVE_ROWS = _MAY_HAVE_ROWS.format(job="OLD")
+# To move a tenant to another pool is an edit of all its jobs that have none of their own, and carried over like one.
+_MOVED = f"""UPDATE chrono_job SET version = version + 1 WHERE id IN (SELECT j.id FROM chrono_job j
+        WHERE j.tenant = NEW.slug AND j.pool = '' AND {_MAY_HAVE_ROWS.format(job="j")}"""
 
 
 def _row(of: str, columns: tuple[str, ...]) -> str:
@@ -85,7 +90,7 @@ END $$;
 CREATE OR REPLACE TRIGGER chrono_job_raised AFTER UPDATE OF version ON chrono_job FOR EACH ROW
     WHEN (OLD.version < NEW.version) EXECUTE FUNCTION chrono_job_raised();
 CREATE OR REPLACE FUNCTION chrono_job_deleted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-    {_TO_VOID} SELECT OLD.id, OLD.tenant, OLD.partition, {GONE_VERSION} WHERE {_MAY_HAVE_ROWS} {_VOID_AGAIN};
+    {_TO_VOID} SELECT OLD.id, OLD.tenant, OLD.partition, {GONE_VERSION} WHERE {_GONE_MAY_HAVE_ROWS} {_VOID_AGAIN};
     RETURN NULL;
 END $$;
 CREATE OR REPLACE TRIGGER chrono_job_deleted AFTER DELETE ON chrono_job FOR EACH ROW
@@ -103,11 +108,17 @@ CREATE OR REPLACE FUNCTION chrono_tenant_changed() RETURNS trigger LANGUAGE plpg
 END $$;
 CREATE OR REPLACE TRIGGER chrono_tenant_changed BEFORE INSERT OR UPDATE OF {', '.join(LIMITS)} ON chrono_tenant
     FOR EACH ROW EXECUTE FUNCTION chrono_tenant_changed();
+CREATE OR REPLACE FUNCTION chrono_tenant_moved() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    {_MOVED} ORDER BY j.id FOR UPDATE);
+    RETURN NULL;
+END $$;
+CREATE OR REPLACE TRIGGER chrono_tenant_moved AFTER UPDATE OF pool ON chrono_tenant FOR EACH ROW
+    WHEN (OLD.pool <> NEW.pool) EXECUTE FUNCTION chrono_tenant_moved();
 """
-_INSTALLED = """SELECT count(*) = 5 AND max(obj_description(tgfoid, 'pg_proc')) FILTER (WHERE tgname =
+_INSTALLED = """SELECT count(*) = 6 AND max(obj_description(tgfoid, 'pg_proc')) FILTER (WHERE tgname =
 'chrono_job_edited') = %s
-FROM pg_trigger WHERE tgname IN ('chrono_job_edited', 'chrono_job_added', 'chrono_tenant_changed', 'chrono_job_raised',
-    'chrono_job_deleted')
+FROM pg_trigger WHERE tgname IN ('chrono_job_edited', 'chrono_job_added', 'chrono_tenant_changed', 'chrono_tenant_moved',
+    'chrono_job_raised', 'chrono_job_deleted')
     AND tgrelid IN ('chrono_job'::regclass, 'chrono_tenant'::regclass)"""
 
 _NOW = "STRFTIME('%Y-%m-%d %H:%M:%f', 'now')"
@@ -140,11 +151,15 @@ WHEN {_changed(LIMITS)} BEGIN
     UPDATE chrono_tenant SET updated_at = {_NOW},
         paused_at = CASE WHEN NEW.paused THEN COALESCE(NEW.paused_at, {_NOW}) END WHERE slug = NEW.slug;
 END""",
+    f"""CREATE TRIGGER chrono_tenant_moved AFTER UPDATE OF pool ON chrono_tenant FOR EACH ROW
+WHEN OLD.pool IS NOT NEW.pool BEGIN
+    {_MOVED});
+END""",
     f"""CREATE TRIGGER chrono_job_raised AFTER UPDATE OF version ON chrono_job FOR EACH ROW
 WHEN OLD.version < NEW.version BEGIN
     {_TO_VOID} VALUES (NEW.id, NEW.tenant, NEW."partition", NEW.version) {_VOID_AGAIN};
 END""",
-    f"""CREATE TRIGGER chrono_job_deleted AFTER DELETE ON chrono_job FOR EACH ROW WHEN {_MAY_HAVE_ROWS} BEGIN
+    f"""CREATE TRIGGER chrono_job_deleted AFTER DELETE ON chrono_job FOR EACH ROW WHEN {_GONE_MAY_HAVE_ROWS} BEGIN
     {_TO_VOID} VALUES (OLD.id, OLD.tenant, OLD."partition", {GONE_VERSION}) {_VOID_AGAIN};
 END""",
 )

@@ -158,6 +158,32 @@ def test_a_tenants_limits_are_dated_when_they_change():
     assert is_now(on(Tenant).get(slug="default").updated_at)
 
 
+def test_a_tenant_that_moves_to_another_pool_takes_along_what_has_not_begun():
+    """By SQL, as everywhere else: what was claimed is published anew for the new pool, and the old copies are void."""
+    on(Tenant).create(slug="gone")
+    moves, own, over, other = (
+        job(tenant="gone", name="moves"), job(tenant="gone", name="own", pool="chrono.own"),
+        job(tenant="gone", name="over", finished_at=LATER, next_run_at=None), job(name="other"))
+    for row, state in ((moves, "queued"), (own, "queued"), (over, "succeeded"), (other, "queued")):
+        at = now() - timedelta(minutes=1)
+        key = ids.execution_id(str(row.id), ids.to_us(at), 1)
+        on(Execution).create(id=key, job_id=row.id, tenant=row.tenant, scheduled_at=at, due_at=at, first_due_at=at, state=state)
+    on(PendingVoid).all().delete()
+    store = DjangoJobStore(database.alias)
+    epochs = store.take_partitions("a", range(64), 60_000_000)
+
+    on(Tenant).filter(slug="gone").update(pool="chrono.gold", name="Gone")
+
+    assert [(fresh(row).version, fresh(row).plan_version, fresh(row).next_run_at) for row in (moves, own, over, other)] == [
+        (2, 1, LATER), (1, 1, LATER), (1, 1, None), (1, 1, LATER)]
+    assert [(void.job_id, void.version) for void in on(PendingVoid).all()] == [(moves.id, 2)]
+    assert [(row.job_id, row.version, row.content.pool, row.queued) for row in store.load_scheduled(epochs, store.now_us(), 9)
+            ] == [(str(moves.id), 2, "chrono.gold", True)]
+
+    on(Tenant).filter(slug="gone").update(pool="chrono.gold", weight=2)
+    assert fresh(moves).version == 2
+
+
 def test_a_name_is_taken_as_long_as_its_job_goes_on():
     row = job()
     job(tenant="another")

@@ -4,6 +4,7 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
+from chrono_beat.core.deliveries import Hold
 from chrono_beat.core.errors import Conflict, InvalidInput, NotYetVoidedWarning
 from chrono_beat.core.records import GONE_VERSION
 from chrono_beat_django import jobs, tenants, wiring
@@ -180,3 +181,35 @@ def test_a_tenant_that_is_changed_by_sql_is_told_to_redis_by_the_dispatchers(des
     Tenant.objects.filter(slug="acme").update(paused=True)
     limits = wiring.store().tenant_limits(1)
     assert {limit.tenant: limit.paused for limit in limits}["acme"]
+
+
+def test_a_move_voids_in_the_call_what_waits_in_the_old_pool_and_leaves_alone_what_runs(desk, acme):  # noqa: F811
+    own = jobs.create(tenant="acme", name="own", task="a.b", every=60, pool="chrono.own")
+    for job in acme:
+        desk.publish(job, desk.row(job))
+    running, = desk.queue.draw(0, "chrono", 1, "w1", 60 * SECOND)
+
+    tenants.move("acme", "chrono.gold")
+
+    assert desk.draw() == []
+    assert desk.queue.still_held(0, Hold(running.execution_id, running.token))
+    assert not PendingVoid.objects.filter(told=False).exists()
+    assert {job.version for job in Job.objects.filter(tenant="acme").exclude(id=own.id)} == {2}
+    assert Job.objects.get(id=own.id).version == 1
+
+
+@pytest.mark.parametrize(("slug", "pool", "error"), [("acme", "celery", InvalidInput), ("nobody", "", UnknownTenant)])
+def test_a_move_that_makes_no_sense_changes_nothing(desk, acme, slug, pool, error):  # noqa: F811
+    with pytest.raises(error):
+        tenants.move(slug, pool)
+
+    assert Tenant.objects.get(slug="acme").pool == ""
+
+
+def test_a_move_stands_where_redis_cannot_be_told(desk, acme):  # noqa: F811
+    desk.queue.unavailable = True
+    with pytest.warns(NotYetVoidedWarning):
+        tenants.move("acme", "chrono.gold")
+
+    assert Tenant.objects.get(slug="acme").pool == "chrono.gold"
+    assert PendingVoid.objects.filter(told=False).count() == 3
