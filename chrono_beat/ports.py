@@ -184,6 +184,9 @@ class JobStore(Protocol):
     def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
         """Return the limits of tenants changed since then (0: all that differ from the defaults)."""
 
+    def tenant_limits_after(self, slug: str, limit: int) -> list[TenantLimits]:
+        """Return those that differ from the defaults, at most *limit*, in the order of slugs, from behind *slug* on."""
+
     def keep(self, now_us: int, retention_us: int, limit: int) -> int:
         """Make room: prepare the coming days' partitions where the engine has them, remove finished rows past retention, at most
         *limit*; returns how many rows went."""

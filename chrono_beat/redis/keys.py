@@ -15,6 +15,9 @@ TOMBSTONE_TTL_MS = 60_000
 # audit publishes what is still open. So a void that is remembered for eight days outlives every copy it could concern,
 # and a lane does not have to count the entries of each job.
 VOID_TTL_MS = 8 * DAY_MS
+# Dispatchers tell limits again in rounds (services/lanes.py), so those of a tenant that is gone go by themselves.
+LIMITS_TTL_MS = 8 * DAY_MS
+DEFAULT_LIMITS_TTL_MS = 3_600_000
 CONTROL_TTL_MS = 3_600_000
 DISPATCH_TTL_MS = DAY_MS
 
@@ -75,7 +78,7 @@ LANE_KEYS = (
     KeyPattern("void:<job>", "string", "least version of the job that may be published or drawn",
                "8 days after the last void, a day longer than any copy is trusted", False),
     KeyPattern("tenant:<tenant>", "hash", "weight, max_running, paused, changed (µs)",
-               "never; one a tenant with limits", False),
+               "8 days after they were last told; an hour where they are the defaults again", False),
     KeyPattern("wake:<pool>", "list", "at most one token: a pool may have work",
                "taken by a waiting worker; one a pool", False),
     KeyPattern("ctl:<worker>", "list", "messages to a worker", "an hour after the last message", False),

@@ -35,7 +35,9 @@ from chrono_beat.redis.connection import BLOCK_SECONDS, Connection, reaching_red
 from chrono_beat.redis.control import RedisControl
 from chrono_beat.redis.keys import (
     CONTROL_TTL_MS,
+    DEFAULT_LIMITS_TTL_MS,
     DISPATCH_TTL_MS,
+    LIMITS_TTL_MS,
     TOMBSTONE_TTL_MS,
     VOID_TTL_MS,
     Keys,
@@ -207,7 +209,7 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
 
     def set_tenants(self, lane: int, limits: Sequence[TenantLimits]) -> None:
         for start in range(0, len(limits), CHUNK):
-            flat: list[Any] = []
+            flat: list[Any] = [LIMITS_TTL_MS, DEFAULT_LIMITS_TTL_MS]
             for tenant, weight, max_running, paused, changed_us in limits[start:start + CHUNK]:
                 flat += (tenant, max(1, weight), max_running, int(paused), changed_us)
             self._run("set_tenants", lane, *flat)

@@ -35,6 +35,10 @@ LONGEST_BACKOFF_US = 1_000_000
 OPENING_US = 3_000_000
 """Microseconds for which a generation that another dispatcher has just raised is left to it to be opened."""
 
+ROUND_EVERY_US = 30_000_000
+ROUND_TENANTS = 1_000
+"""Tenants of one batch of the rounds in which all limits are told again."""
+
 SINCE_EVER_US = 1
 """Asks the store for every tenant that was ever changed: limits that went back to the defaults must be told, too."""
 
@@ -115,6 +119,8 @@ class LaneKeeper(Service):
         self._open_under: dict[int, int] = {}     # lane: its generation, also in quarantine
         self._told: dict[int, int] = {}           # lane: generation under which it has been told all limits
         self._told_us = SINCE_EVER_US
+        self._round_at_us = clock.monotonic_us() + ROUND_EVERY_US
+        self._round_at_tenant = ""
 
     def step(self, now_us: int) -> int:
         """Look at every lane once."""
@@ -136,6 +142,8 @@ class LaneKeeper(Service):
         if failure is not None and not answered:
             raise failure
         self._tell_limits()
+        if now_us >= self._round_at_us:
+            self._go_on_with_round(now_us)
         return LOOK_EVERY_US
 
     def _look(self, lane: int) -> int | None:
@@ -205,6 +213,14 @@ class LaneKeeper(Service):
         for lane in self._told.keys() - self._open_under.keys():
             self._told[lane] = UNFOLLOWED
         self._told_us = read_us
+
+    def _go_on_with_round(self, now_us: int) -> None:
+        """Tell some limits again, others each time: of those that somebody deleted in Redis nobody else would know."""
+        found = self._store.tenant_limits_after(self._round_at_tenant, ROUND_TENANTS)
+        for lane in self._open_under:
+            self._tell(lane, found)
+        self._round_at_tenant = found[-1].tenant if len(found) == ROUND_TENANTS else ""
+        self._round_at_us = now_us + ROUND_EVERY_US
 
     def _tell(self, lane: int, limits: list[TenantLimits]) -> bool:
         own = [limit for limit in limits if lane_of(limit.tenant, self._lanes.count) == lane]

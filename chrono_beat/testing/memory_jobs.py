@@ -375,6 +375,10 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
                     else (t.weight, t.max_running, t.paused) != (1, 20, False))
             ]
 
+    def tenant_limits_after(self, slug: str, limit: int) -> list[TenantLimits]:
+        """See JobStore."""
+        return [limits for limits in self.tenant_limits(0) if limits.tenant > slug][:limit]
+
     def keep(self, now_us: int, retention_us: int, limit: int) -> int:
         """See JobStore."""
         with self._transaction():

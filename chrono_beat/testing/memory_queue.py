@@ -53,6 +53,8 @@ from chrono_beat.testing.memory_parked import ParkedInMemory
 from chrono_beat.testing.memory_plain import PlainInMemory, laid_by
 from chrono_beat.testing.memory_recovery import MemoryRecovery, packed
 
+DEFAULT_LIMITS_US = 3_600_000_000
+
 _REPLIES = {"p": PUBLISHED, "a": ALREADY, "s": SKIPPED, "w": WAITING, "v": VOIDED, "e": EARLY, "m": MISSED}
 
 
@@ -180,6 +182,9 @@ class MemoryQueueStore(ParkedInMemory, PlainInMemory, MemoryRecovery, MemoryCont
         with self._in(lane) as it:
             for new in limits:
                 known = it.limits.get(new.tenant)
+                is_default = new[1:4] == (fairness.DEFAULT_WEIGHT, fairness.DEFAULT_MAX_RUNNING, False)
+                if known is None and is_default and new.changed_us < it.now - DEFAULT_LIMITS_US:
+                    continue                                                   # the defaults need no memory
                 if known is None or known.changed_us <= new.changed_us:
                     it.limits[new.tenant] = new._replace(weight=max(1, new.weight))
                     it.uncap(new.tenant)

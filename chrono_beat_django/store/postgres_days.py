@@ -28,6 +28,7 @@ TENANTS = f"""SELECT slug, weight, max_running, paused, {us("updated_at")} FROM 
     WHERE {{which}} ORDER BY slug"""
 CHANGED = TENANTS.format(which=f"updated_at > {at('%s')}")
 NOT_DEFAULT = TENANTS.format(which="weight <> 1 OR max_running <> 20 OR paused")
+NEXT_NOT_DEFAULT = TENANTS.format(which="slug > %s AND (weight <> 1 OR max_running <> 20 OR paused)") + " LIMIT %s"
 
 TABLES = """SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
     WHERE i.inhparent = %s::regclass ORDER BY c.relname"""
@@ -46,6 +47,10 @@ class PostgresDays(PostgresRecords):
         """See JobStore. A change is told again for some seconds: it may be committed later than it is dated."""
         rows = self._rows(CHANGED, changed_since_us - OVERLAP_US) if changed_since_us else self._rows(NOT_DEFAULT)
         return [TenantLimits(*row) for row in rows]
+
+    def tenant_limits_after(self, slug: str, limit: int) -> list[TenantLimits]:
+        """See JobStore."""
+        return [TenantLimits(*row) for row in self._rows(NEXT_NOT_DEFAULT, slug, limit)]
 
     def keep(self, now_us: int, retention_us: int, limit: int) -> int:
         """See JobStore. A day's table goes as a whole, once nothing in it is open or younger than the retention."""

@@ -34,6 +34,7 @@ SELECT %s, job_id, tenant, job_name, "partition", scheduled_at, %s, first_due_at
 FROM chrono_execution WHERE id = %s AND TRUE ON CONFLICT DO NOTHING"""
 GENERATIONS = "SELECT number, generation FROM chrono_lane"
 
+NOT_DEFAULT = "weight <> 1 OR max_running <> 20 OR paused"
 TENANTS = "SELECT slug, weight, max_running, paused, CAST(updated_at AS TEXT) FROM chrono_tenant"
 DELETE_JOBS = "DELETE FROM chrono_job WHERE id IN (SELECT id FROM chrono_job WHERE finished_at < %s LIMIT %s)"
 DELETE_ROWS = """DELETE FROM chrono_execution WHERE id IN (SELECT id FROM chrono_execution
@@ -79,8 +80,13 @@ class SqliteRecords(SqliteClaims):
         if changed_since_us:
             rows = self.rows(f"{TENANTS} WHERE updated_at > %s ORDER BY slug", text(changed_since_us - OVERLAP_US))
         else:
-            rows = self.rows(f"{TENANTS} WHERE weight <> 1 OR max_running <> 20 OR paused ORDER BY slug")
-        return [TenantLimits(slug, weight, cap, bool(paused), us(at) or 0) for slug, weight, cap, paused, at in rows]
+            rows = self.rows(f"{TENANTS} WHERE {NOT_DEFAULT} ORDER BY slug")
+        return [_limits(*row) for row in rows]
+
+    def tenant_limits_after(self, slug: str, limit: int) -> list[TenantLimits]:
+        """See JobStore."""
+        rows = self.rows(f"{TENANTS} WHERE slug > %s AND ({NOT_DEFAULT}) ORDER BY slug LIMIT %s", slug, limit)
+        return [_limits(*row) for row in rows]
 
     def keep(self, now_us: int, retention_us: int, limit: int) -> int:
         """See JobStore."""
@@ -92,6 +98,10 @@ class SqliteRecords(SqliteClaims):
             return cursor.rowcount
 
         return self.write(work)
+
+
+def _limits(slug: str, weight: int, max_running: int, paused: int, changed: str) -> TenantLimits:
+    return TenantLimits(slug, weight, max_running, bool(paused), us(changed) or 0)
 
 
 def _read(cursor, execution_ids: Iterable[str]) -> dict[str, dict]:

@@ -569,6 +569,9 @@ def test_tenant_limits_are_all_that_differ_or_what_changed(bench, store):
     bench.add_tenant("heavy", weight=3, max_running=7)
     bench.add_tenant("asleep", paused=True)
 
+    assert [limit.tenant for limit in store.tenant_limits_after("", 1)] == ["asleep"]
+    assert store.tenant_limits_after("asleep", 9) == [limit for limit in store.tenant_limits(0) if limit.tenant == "heavy"]
+
     limits = {limit.tenant: limit for limit in store.tenant_limits(0)}
 
     assert set(limits) == {"heavy", "asleep"}

@@ -510,3 +510,19 @@ def test_r129_workers_that_come_and_go_under_ever_new_names_leave_no_keys(bench)
 
     assert sizes[-1] <= sizes[4]
     assert [name for name in bench.names() if name.split(":")[0] in ("own", "x", "s", "front", "run")] == []
+
+
+def test_only_a_tenant_with_limits_of_its_own_has_a_key(bench):
+    """And each such key goes by itself where nobody tells the limits again, as after the tenant was deleted by SQL."""
+    hour, key = 3600 * SECOND, bench.key("tenant", "acme")
+
+    bench.limit(at=bench.now() - 2 * hour)
+    assert not bench.client.exists(key)
+    bench.limit(weight=3, at=bench.now() - hour)
+    assert bench.client.pttl(key) == pytest.approx(8 * 86_400_000, abs=10_000)
+    bench.limit()
+    bench.limit(weight=3, at=bench.now() - hour)
+    assert bench.client.hget(key, "weight") == b"1", "an older change that comes late is no news"
+
+    bench.advance(hour + SECOND)
+    assert not bench.client.exists(key)

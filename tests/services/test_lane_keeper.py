@@ -2,6 +2,7 @@
 
 import pytest
 
+import chrono_beat.services.lanes as lanes_module
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.services.lanes import OPENING_US, LaneKeeper, Lanes
 from chrono_beat.testing.memory_jobs import MemoryTenant
@@ -248,6 +249,24 @@ def test_what_did_not_change_is_not_told_for_ever(keeping):
 
     assert look(seconds=10)                                  # dated in the last seconds, so told once more
     assert not any("acme" in told for told in look(seconds=10))
+
+
+def test_limits_that_somebody_deleted_in_redis_are_told_again_in_rounds(keeping, monkeypatch):
+    world, look = keeping
+    monkeypatch.setattr(lanes_module, "ROUND_TENANTS", 2)
+    for slug in "abc":
+        world.store.add_tenant(MemoryTenant(slug=slug, weight=3))
+    world.store.add_tenant(MemoryTenant(slug="plain"))
+    look()
+    look(seconds=10)
+    world.queue._queue.lanes[0].limits.clear()
+
+    look(seconds=30)
+    assert set(world.queue._queue.lanes[0].limits) == {"a", "b"}
+    look(seconds=30)
+    assert set(world.queue._queue.lanes[0].limits) == {"a", "b", "c"}
+    look(seconds=30)
+    assert set(look(seconds=30)[-1]) <= {"a", "b", "c"}
 
 
 def test_a_new_generation_is_told_all_that_differs_from_the_defaults(keeping):
