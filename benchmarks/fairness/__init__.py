@@ -1,0 +1,1 @@
+"""Does one tenant's flood delay the others? See ``python -m benchmarks.fairness --help``."""
