@@ -1,31 +1,34 @@
-"""The app's AMQP class: ``self.retry()`` of a chrono_beat task becomes a note in Redis instead of a message.
+"""The app's AMQP class: what is sent to a pool goes into its tenant's stream, and ``self.retry()`` becomes a note in Redis.
+
+A message for a pool is a plain task (``chrono_beat.celery.plain``), whoever sends it: a web process, a beat, a task, the
+canvas inside of one. Messages for other queues go the stock way.
 
 Celery's ``Task.retry`` publishes from the process that runs the body, *before* the body ends. As a message of its own
 the second attempt could be received while the first still holds lease, slot and lock of its job: under forbid it
 would be skipped for its own predecessor. So the child only stores what was asked for (``store_retry``), and the
-settle that ends this delivery turns it into an outcome; the recorder writes the next attempt. A child that dies in
-between has lost nothing.
-
-Everything else goes the stock way. In particular a plain ``apply_async(queue="chrono")``, which has no job, is sent
-to the broker's queue of that name for now, where nobody draws it under fairness; drawing plain tasks has its place in
-``_intercept``.
+settle that ends this delivery turns it into an outcome; the recorder writes the next attempt. Of a plain task the settle
+puts the next message in the place of this one. A child that dies in between has lost nothing.
 """
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from typing import Any, NamedTuple
 
 from celery import signals
 from celery.app.amqp import AMQP
 from kombu.utils.json import dumps
 
+from chrono_beat.celery import plain
 from chrono_beat.celery.context import HEADER, running_request
 from chrono_beat.core import ids
+from chrono_beat.core.config import Config
 from chrono_beat.core.deliveries import Hold
 from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.field_checks import is_pool
+from chrono_beat.core.plain import is_plain
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +41,10 @@ class InterceptingAMQP:
 
     def as_task_v2(self, task_id: str, name: str, args: Any = None, kwargs: Any = None, countdown: float | None = None,
                    *rest: Any, **options: Any) -> Any:
-        # The stock method turns a countdown into an instant of this host's clock. A retry keeps the countdown, and the
-        # recorder counts it from Redis' time of the outcome.
+        # The stock method turns a countdown into an instant of this host's clock. A retry and a plain task keep the
+        # countdown, and it is counted from Redis' time.
         message = super().as_task_v2(task_id, name, args, kwargs, countdown, *rest, **options)
-        if countdown is not None and _header(options.get("headers")):
+        if countdown is not None and (_header(options.get("headers")) or self._pool_of(options)):
             message.headers[COUNTDOWN] = countdown
         return message
 
@@ -51,42 +54,97 @@ class InterceptingAMQP:
         def send_task_message(
             producer: Any, name: str, message: Any, *args: Any, headers: Any = None, **options: Any,
         ) -> Any:
-            if not _header(headers):
+            pool = "" if args else self._pool_of(options)
+            if not pool and not _header(headers):
                 return stock(producer, name, message, *args, headers=headers, **options)
-            return self._intercept(stock, producer, name, message, args, headers, options)
+            return self._intercept(stock, producer, name, message, args, headers, options, pool)
 
         return send_task_message
 
-    def _intercept(self, stock: Callable[..., Any], producer: Any, name: str, message: Any, args: Any, headers: Any,
-                   options: dict[str, Any]) -> Any:
-        retry = _retried_delivery(self.app, name, message, _header(headers))
-        countdown = message.headers.pop(COUNTDOWN, None)
-        if retry is None:
-            if running_request() is not None:
-                # A child that copies its parent's headers is no delivery of its parent's execution.
-                headers = {key: value for key, value in headers.items() if key != HEADER}
-            return stock(producer, name, message, *args, headers=headers, **options)
-        return self._store_retry(producer, name, message, retry, countdown, options, headers)
+    def _pool_of(self, options: Mapping[str, Any]) -> str:
+        """Return the name of the pool that a message goes to; "" where its queue is none."""
+        queue = options.get("queue")
+        if queue is None:
+            if options.get("exchange") is not None:
+                return ""
+            queue = self.app.conf.task_default_queue
+        name = str(getattr(queue, "name", queue))
+        return name if is_pool(name, self._default_pool(name)) else ""
 
-    def _store_retry(self, producer: Any, name: str, message: Any, retry: _RetriedDelivery, countdown: float | None,
-                     options: dict[str, Any], headers: Mapping[str, Any]) -> None:
-        headers2, properties, body, sent_event = message
-        headers2.update(headers)
-        queue = options.get("queue") or ""
-        target = {"exchange": "", "routing_key": getattr(queue, "name", queue)}
+    def _default_pool(self, name: str) -> str:
+        try:
+            return self.app.chrono_beat.config.default_pool
+        except Exception:
+            # Settings that cannot be read are no reason to refuse messages for other queues.
+            default: str = Config.__dataclass_fields__["default_pool"].default
+            if is_pool(name, default):
+                raise
+            return default
+
+    def _intercept(self, stock: Callable[..., Any], producer: Any, name: str, message: Any, args: Any, headers: Any,
+                   options: dict[str, Any], pool: str) -> Any:
+        headers = dict(headers or {})
+        retry = _retried_delivery(self.app, name, message, header) if (header := _header(headers)) else None
+        countdown = message.headers.pop(COUNTDOWN, None)
+        if retry is not None and is_plain(retry.header["eid"]) and not pool:
+            retry = None                                 # the body moves its task to a queue that is no pool
+        if retry is None:
+            if running_request() is not None or pool:
+                # A child that copies its parent's headers is no delivery of its parent's execution.
+                headers.pop(HEADER, None)
+            if not pool:
+                return stock(producer, name, message, *args, headers=headers, **options)
+        message.headers.update(headers)
+        target, policy = self._announce(name, message, options, pool)
+        if retry is not None and not is_plain(retry.header["eid"]):
+            note = _note(message.body, message.headers, countdown, retry.max_retries, self.app.timezone)
+            self._store_retry(retry.header, note)
+        else:
+            wire = {
+                "priority": options.get("priority"),
+                "serializer": options.get("serializer") or self.app.conf.task_serializer,
+                "compression": options.get("compression") or self.app.conf.task_compression,
+            }
+            task = plain.compose(message, pool, self.app.chrono_beat.config, self.app.timezone, countdown, wire,
+                                 copy=retry.header if retry else None)
+            if retry is not None:
+                self._store_retry(retry.header, plain.note(task))
+            else:
+                again = options.get("retry")
+                again = self.app.conf.task_publish_retry if again is None else again
+                plain.send(self.app.chrono_beat, task, retry=again, policy=policy)
+        self._announce_sent(producer, name, message, options, target)
+        return None
+
+    def _announce(
+        self, name: str, message: Any, options: Mapping[str, Any], pool: str,
+    ) -> tuple[dict[str, str], dict[str, Any]]:
+        queue = pool or options.get("queue") or ""
+        target = {"exchange": "", "routing_key": str(getattr(queue, "name", queue))}
+        policy = {**(self.app.conf.task_publish_retry_policy or {}), **(options.get("retry_policy") or {})}
         signals.before_task_publish.send(
-            sender=name, body=body, declare=[], headers=headers2, properties=properties, retry_policy={}, **target)
+            sender=name, body=message.body, declare=[], headers=message.headers, properties=message.properties,
+            retry_policy=policy, **target)
+        return target, policy
+
+    def _announce_sent(
+        self, producer: Any, name: str, message: Any, options: Mapping[str, Any], target: dict[str, str],
+    ) -> None:
+        signals.after_task_publish.send(sender=name, body=message.body, headers=message.headers, **target)
+        if message.sent_event:
+            message.sent_event.update(queue=target["routing_key"], **target)
+            dispatcher = options.get("event_dispatcher") or self._event_dispatcher
+            try:
+                dispatcher.publish("task-sent", message.sent_event, producer, retry=False, retry_policy={})
+            except Exception as error:
+                # It is in Redis: whoever sent it must not think that it is not, for the sake of an event.
+                logger.warning("the event task-sent of %s was not sent: %s", message.headers.get("id"), error)
+
+    def _store_retry(self, header: Mapping[str, Any], note: Mapping[str, object]) -> None:
         beat = self.app.chrono_beat
-        header = retry.header
-        note = _note(body, headers2, countdown, retry.max_retries, self.app.timezone)
         lane = ids.lane_of(header["tenant"], beat.config.lanes)
         if not _patiently(beat, lane, Hold(header["eid"], header["token"]), note):
             logger.warning("retry of %s was not stored: its lease has passed to another delivery", header["eid"])
-        signals.after_task_publish.send(sender=name, body=body, headers=headers2, **target)
-        if sent_event:
-            sent_event.update(queue=target["routing_key"], **target)
-            dispatcher = options.get("event_dispatcher") or self._event_dispatcher
-            dispatcher.publish("task-sent", sent_event, producer, retry=False, retry_policy={})
 
 
 class ChronoAMQP(InterceptingAMQP, AMQP):
@@ -145,13 +203,8 @@ def _note(
     }
     eta = headers.get("eta")
     if countdown is None and eta:
-        return {"eta_us": ids.to_us(_aware(eta, zone)), **note}
+        return {"eta_us": ids.to_us(plain.aware(eta, zone)), **note}
     return {"countdown_us": max(0, round((countdown or 0) * 1_000_000)), **note}
-
-
-def _aware(eta: str, zone: tzinfo) -> datetime:
-    instant = datetime.fromisoformat(eta)
-    return instant if instant.tzinfo else instant.replace(tzinfo=zone)
 
 
 def _patiently(beat: Any, lane: int, hold: Hold, note: Mapping[str, object]) -> bool:

@@ -1,7 +1,9 @@
 """``current()``: what a running task may know of the occurrence it works for."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -10,8 +12,10 @@ from celery import _state
 
 from chrono_beat.core import ids
 from chrono_beat.core.deliveries import Hold
+from chrono_beat.core.plain import is_plain
 
 HEADER = "chrono"
+_on_behalf: ContextVar[Mapping[str, Any] | None] = ContextVar("chrono_on_behalf", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +23,20 @@ class CurrentExecution:
     """The delivery that the running task works for.
 
     Args:
-        job_id, job_name, tenant: whose work it is.
-        scheduled_at: the instant that the schedule named; aware UTC.
-        due_at: from when on it could be read; for a retry the time after back-off.
-        attempt: number of this attempt at the occurrence, from 1.
-        execution_id: id of this attempt; the same at a repeat delivery.
-        idempotency_key: what a target should remember to recognise a repeat.
+        job_id, job_name, tenant: whose work it is; a plain task has no job: None and "".
+        scheduled_at: the instant that the schedule named; aware UTC. None for a plain task.
+        due_at: from when on it could be read; for a retry the time after back-off. None for a plain task.
+        attempt: number of this attempt at the occurrence, from 1; of a plain task its retries and one.
+        execution_id: id of this attempt; the same at a repeat delivery. Of a plain task an id in Redis only.
+        idempotency_key: what a target should remember to recognise a repeat; of a plain task its Celery id.
         token: fencing token of this delivery; greater at every delivery of the execution.
     """
 
-    job_id: str
+    job_id: str | None
     job_name: str
     tenant: str
-    scheduled_at: datetime
-    due_at: datetime
+    scheduled_at: datetime | None
+    due_at: datetime | None
     attempt: int
     execution_id: str
     idempotency_key: str
@@ -70,7 +74,13 @@ def current() -> CurrentExecution | None:
     running = running_request()
     if running is None:
         return None
-    task, _, header = running
+    task, request, header = running
+    if is_plain(header["eid"]):
+        return CurrentExecution(
+            job_id=None, job_name="", tenant=header["tenant"], scheduled_at=None, due_at=None,
+            attempt=(request.retries or 0) + 1, execution_id=header["eid"], idempotency_key=request.id,
+            token=header["token"], _beat=task.app.chrono_beat,
+        )
     return CurrentExecution(
         job_id=header["job"],
         job_name=header.get("name", ""),
@@ -97,6 +107,23 @@ def running_request() -> tuple[Any, Any, Mapping[str, Any]] | None:
             if isinstance(header, Mapping) and "eid" in header and "token" in header:
                 return task, request, header
     return None
+
+
+def running_header() -> Mapping[str, Any] | None:
+    """Return the chrono header of the delivery that this thread or greenlet works for: it runs its body, or, in a worker's
+    main process, sends what its end asks for, such as errbacks."""
+    running = running_request()
+    return running[2] if running is not None else _on_behalf.get()
+
+
+@contextmanager
+def on_behalf_of(header: Mapping[str, Any]) -> Iterator[None]:
+    """Let what is sent meanwhile belong to that delivery's tenant."""
+    token = _on_behalf.set(header)
+    try:
+        yield
+    finally:
+        _on_behalf.reset(token)
 
 
 def _instant(value: str | int) -> datetime:

@@ -76,6 +76,11 @@ def wrong_pool(pool: str, default: str) -> str | None:
     return f"{cut(pool)} is not a pool: give {default}, or {default}. and a word such as {default}.gold"
 
 
+def is_pool(queue: str, default: str) -> bool:
+    """Say whether a Celery queue is a pool: the default one, or one whose name begins with it and a dot."""
+    return queue == default or queue.startswith(default + ".")
+
+
 def wrong_concurrency(policy: str) -> str | None:
     return not_one_of(policy, CONCURRENCY_POLICIES)
 

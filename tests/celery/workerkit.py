@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import redis
+from celery import Celery
 
+from chrono_beat.celery import ChronoBeat
 from chrono_beat.core import ids
 from chrono_beat.core.config import Config
 from chrono_beat.core.records import PUBLISHED, PublishItem
@@ -76,6 +79,7 @@ class Site:
             "CHRONO_TEST_RENEW_EVERY": str(self.config.renew_every), "CHRONO_TEST_LANES": str(self.config.lanes),
             "CHRONO_TEST_STOP_GRACE": str(self.config.stop_grace),
             "CHRONO_TEST_START_WINDOW": str(self.config.start_window),
+            "CHRONO_TEST_REAP_CAP": str(self.config.reap_cap), "CHRONO_TEST_NO_WORKER_AFTER": str(self.config.no_worker_after),
         }
 
     def worker(self, pool="prefork", concurrency=2, *options, queues="chrono,celery", wait=True, **environment):
@@ -100,6 +104,13 @@ class Site:
         result = self.queue.publish(lane, 1, now_us + MINUTE_US, [item])
         assert list(result.replies) == [reply], result
         return eid
+
+    def sender(self):
+        """Return an app that sends to this site's workers, as a web process would."""
+        app = Celery("sender", broker=self.broker, backend=self.broker, set_as_current=False)
+        ChronoBeat(app)._root = SimpleNamespace(
+            config=lambda: self.config, queue=lambda: self.queue)
+        return app
 
     def outcomes(self, eid=None):
         """Return the outcomes so far, of all or of one execution, in order."""

@@ -3,7 +3,8 @@
 During a roll-out half of the workers may lack a new task. One that draws it lays it aside in Redis, where no ordinary
 draw finds it: given back, it would be drawn by its like again and again. Then it tells some workers that, by their own
 reports, know the task and draw the pool. They take it from there by name; every worker looks there, too, when it starts
-and every few seconds. What nobody takes is ended by the reaper after NO_WORKER_AFTER, with the reason "no_worker".
+and every few seconds. What nobody takes is ended by the reaper after NO_WORKER_AFTER, with the reason "no_worker". A
+plain task is taken by any worker of its pool then, which says in the result backend that it failed.
 """
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 
 from chrono_beat.celery.worker.held import HeldDelivery
+from chrono_beat.core.plain import is_plain
 from chrono_beat.ports import QueueStore
 
 logger = logging.getLogger(__name__)
@@ -28,10 +30,14 @@ class Aside:
         queue: Redis.
         knows: says whether a task of that name can be run here.
         lanes: all of them.
+        patience_seconds: how long a plain task may lie aside.
     """
 
-    def __init__(self, queue: QueueStore, knows: Callable[[str], bool], lanes: Sequence[int]) -> None:
+    def __init__(
+        self, queue: QueueStore, knows: Callable[[str], bool], lanes: Sequence[int], patience_seconds: float,
+    ) -> None:
         self._queue, self._knows, self._lanes = queue, knows, lanes
+        self._patience_us = round(patience_seconds * 1_000_000)
 
     def park(self, lane: int, worker: str, helds: Sequence[HeldDelivery]) -> None:
         """Lay deliveries aside, and tell those who know their tasks.
@@ -51,7 +57,14 @@ class Aside:
         for able_worker in found:
             self._queue.wake_worker(able_worker, self._lanes, MESSAGE)
 
-    def wanted(self, lane: int, pools: Collection[str]) -> list[str]:
-        """Return the executions lying aside that can be run here, the oldest first."""
-        lying = self._queue.parked(lane, MAX_LOOKED_AT)
-        return [parked.execution_id for parked in lying if parked.pool in pools and self._knows(parked.task)]
+    def wanted(self, lane: int, pools: Collection[str]) -> tuple[list[str], list[str]]:
+        """Return the executions lying aside that can be run or ended here, the oldest first, and which of them nobody
+        knows."""
+        lying = [parked for parked in self._queue.parked(lane, MAX_LOOKED_AT) if parked.pool in pools]
+        known = [parked.execution_id for parked in lying if self._knows(parked.task)]
+        unknown = [parked for parked in lying if is_plain(parked.execution_id) and not self._knows(parked.task)]
+        if not unknown:
+            return known, []
+        since_us = self._queue.now_us() - self._patience_us
+        stranded = [parked.execution_id for parked in unknown if parked.since_us <= since_us]
+        return known + stranded, stranded

@@ -160,8 +160,11 @@ class Deliverer:
             return
         try:
             strategy = self._strategy(held.task_name)
-        except NotRegistered:
-            held.park()
+        except NotRegistered as error:
+            if held.stranded:
+                consumer.on_unknown_task(None, message, error)       # the result backend, an event and the log say so
+            else:
+                held.park()
             return
         try:
             strategy(message, None, message.ack_log_error, message.reject_log_error, consumer.on_task_message)

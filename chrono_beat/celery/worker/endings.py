@@ -58,6 +58,17 @@ def lost(why: str) -> Ending:
     return RAN_LOST, {"error": {"type": "WorkerLostError", "message": why, "traceback": ""}}
 
 
+def lost_too_often(why: str) -> Ending:
+    """Return the ending of a plain task that is not handed out any more."""
+    return RAN_FAILED, {"error": {"type": "WorkerLostError", "message": why, "traceback": ""}}
+
+
+def is_lost(exc_info: Any) -> bool:
+    """Say whether the pool reports that the body's child is gone, and nothing of the body."""
+    exc = exc_info.exception
+    return isinstance(exc.exc if isinstance(exc, ExceptionWithTraceback) else exc, WorkerLostError)
+
+
 def is_terminated(exc_info: Any) -> bool:
     """Say whether the pool reports that this process ended the body's child."""
     exc = exc_info.exception

@@ -11,6 +11,7 @@ from typing import Any
 
 from chrono_beat.celery.worker.native import native_lock
 from chrono_beat.core.deliveries import RAN_LOST, Delivery, Hold
+from chrono_beat.core.plain import is_plain
 
 Ending = tuple[str, Mapping[str, Any]]
 
@@ -31,6 +32,9 @@ class HeldDelivery:
         stopping: why it was told to stop (cancel, replace, duration); "" where it was not.
         limit_seconds: how long its body may run; None for ever.
         slack_seconds: how much later it is ended here, where the pool itself ends it at its limit.
+        plain: it is a plain task, without an execution row.
+        stranded: nobody knows its task, for long enough to say so (a plain task).
+        exhausted: it was lost too often: it is not run any more (a plain task).
         begin_by: monotonic clock until which its body may begin (rule 10).
         deadline: monotonic clock at which it is settled whatever its body does; None for never.
     """
@@ -44,6 +48,8 @@ class HeldDelivery:
         self.request: Any = None
         self.job: Any = None
         self.submitted = self.accepted = self.ended = self.lost = self.overrun = False
+        self.plain = is_plain(delivery.execution_id)
+        self.stranded = self.exhausted = False
         self.task_name = self.stopping = ""
         self.limit_seconds: float | None = None
         self.slack_seconds = 0.0

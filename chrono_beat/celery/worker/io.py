@@ -22,7 +22,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from chrono_beat.celery.worker.aside import Aside
@@ -85,6 +85,7 @@ class WorkerIO:
         self.lanes = tuple(range(beat.config.lanes))
         self.lease_us = round(beat.config.lease_ttl * 1_000_000)
         self.start_window = beat.config.start_window
+        self.reap_cap = beat.config.reap_cap
         self.counts = Counts()
         self.outcomes = Outcomes(self.lanes)
         self._free_slots, self._pools, self._deliver, self._hear = free_slots, pools, deliver, hear
@@ -97,7 +98,7 @@ class WorkerIO:
         self._drawing = False
         self._greenlets_thread = threading.get_native_id() if native_thread_starter() else None
         self._busy = False
-        self._aside = Aside(self.queue, knows, self.lanes)
+        self._aside = Aside(self.queue, knows, self.lanes, beat.config.no_worker_after)
         self._aside_due = True
         self._in_doubt = False                       # a call broke off: what does Redis think we hold?
         self._closed = False
@@ -334,7 +335,8 @@ class WorkerIO:
                                operation.settlement.result, operation.held.hold.execution_id)
             else:
                 self.counts.settled += 1
-                self.outcomes.add(operation.held.lane, operation.settlement)
+                if not operation.held.plain:         # nobody records the end of one
+                    self.outcomes.add(operation.held.lane, operation.settlement)
 
     def _drop(self, *helds: HeldDelivery) -> None:
         for held in helds:
@@ -365,16 +367,22 @@ class WorkerIO:
             return                                   # looked at again when a slot is free
         self._aside_due = False
         for lane in self.lanes:
-            wanted = self._aside.wanted(lane, self._pools())
+            wanted, stranded = self._aside.wanted(lane, self._pools())
             if wanted and room > 0:
                 sent = time.monotonic()
                 drawn = self.queue.draw_parked(lane, self.worker, wanted[:room], self.lease_us)
-                room -= self._receive(lane, drawn, sent)
+                room -= self._receive(lane, drawn, sent, stranded)
                 self._aside_due |= len(wanted) > room
 
-    def _receive(self, lane: int, deliveries: Sequence[Delivery], sent: float) -> int:
+    def _receive(
+        self, lane: int, deliveries: Sequence[Delivery], sent: float, stranded: Collection[str] = (),
+    ) -> int:
         helds = [HeldDelivery(lane, delivery, self, sent + self.start_window) for delivery in deliveries]
         for held in helds:
+            if held.plain:
+                self.counts.plain += 1
+                held.exhausted = held.delivery.deliveries > self.reap_cap + 1
+                held.stranded = held.hold.execution_id in stranded
             self._held[tuple(held.hold)] = held      # before anybody hears of them: renewals and recovery go by this
         self.counts.drawn += len(helds)
         if not self._drawing:

@@ -2,18 +2,20 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from kombu.message import Message
+from kombu.utils.json import loads
 
 from chrono_beat.celery.context import HEADER
 from chrono_beat.celery.worker import endings
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.core.envelope import HEADER_VERSION
+from chrono_beat.core.plain import is_plain
 
 HEADER_FIELDS = ("job", "tenant", "scheduled_at", "due_at", "attempt", "key")
+PLAIN_HEADER_FIELDS = ("tenant",)
 
 
 class Undecodable(ValueError):
@@ -59,12 +61,15 @@ class LeasedMessage(Message):
     def __init__(self, held: HeldDelivery, accept: Any) -> None:
         delivery = held.delivery
         try:
-            document = json.loads(delivery.payload)
+            document = loads(delivery.payload)
             headers, properties, body = dict(document["headers"]), dict(document["properties"]), document["body"]
             if properties.get("body_encoding") == "base64":
                 body = base64.b64decode(body)
             _check(delivery.execution_id, headers, body, document.get("content-type"))
             headers[HEADER] = {**headers[HEADER], "token": delivery.token, "deliveries": delivery.deliveries}
+            # It has waited for its time in Redis: by a clock that is behind, Celery would hold it back here.
+            self.eta = headers.get("eta")
+            headers["eta"] = None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise Undecodable(f"{type(error).__name__}: {error}") from error
         super().__init__(
@@ -85,7 +90,8 @@ def _check(execution_id: str, headers: Mapping[str, Any], body: Any, content_typ
         raise ValueError(f"the header {HEADER!r} has version {str(header.get('v'))[:20]!r}, known is {HEADER_VERSION}")
     if header.get("eid") != execution_id:
         raise ValueError("it is the message of another execution")
-    for where, names in ((header, HEADER_FIELDS), (headers, ("task", "id"))):
+    fields = PLAIN_HEADER_FIELDS if is_plain(execution_id) else HEADER_FIELDS
+    for where, names in ((header, fields), (headers, ("task", "id"))):
         for name in names:
             if name not in where:
                 raise KeyError(name)
@@ -95,6 +101,6 @@ def _check(execution_id: str, headers: Mapping[str, Any], body: Any, content_typ
     if len(limits) != 2 or not all(limit is None or isinstance(limit, (int, float)) for limit in limits):
         raise TypeError("timelimit must be two numbers of seconds")
     if content_type == "application/json":
-        args, kwargs, embed = json.loads(body)
+        args, kwargs, embed = loads(body)
         if not (isinstance(args, list) and isinstance(kwargs, dict) and isinstance(embed, dict | None)):
             raise TypeError("the body must be [args, kwargs, embed]")

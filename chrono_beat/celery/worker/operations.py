@@ -32,6 +32,7 @@ class Counts:
     """What happened since the worker started, for ``inspect stats``."""
 
     drawn: int = 0
+    plain: int = 0
     given_back: int = 0
     drawn_anew: int = 0
     settled: int = 0

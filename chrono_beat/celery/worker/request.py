@@ -12,10 +12,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from celery.exceptions import TaskRevokedError
+from celery import signals
+from celery.exceptions import TaskRevokedError, WorkerLostError
 from celery.utils.imports import symbol_by_name
 from celery.worker import state
 
+from chrono_beat.celery.context import HEADER, on_behalf_of
 from chrono_beat.celery.worker import endings, pools
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.celery.worker.window import WindowedPool, is_not_begun
@@ -47,6 +49,7 @@ class LeasedRequest:
         super().__init__(message, *args, **kwargs)
         self.held = message.held
         self.held.request = self
+        self.request_dict["eta"] = message.eta        # for the body; the message had none for Celery's timer
         self.pool: Any = None
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
@@ -62,16 +65,51 @@ class LeasedRequest:
             # moment after that one had returned: nobody wanted it to end.
             self._already_cancelled = True
             self.held.hand_back("its child was ended in place of another delivery's")
+        result, detail = endings.failure(exc_info)
+        if self.held.plain and endings.is_lost(exc_info) and self._runs_again():
+            # Its result and its callbacks are not those of a failure: it is handed out again (invariant 6).
+            state.task_ready(self)
+            logger.warning("chrono_beat: the child that ran %s[%s] is gone; it is handed out again", self.name, self.id)
+            return self.held.end(result, detail)
         try:
-            return super().on_failure(exc_info, *args, **kwargs)
+            with on_behalf_of(self.request_dict[HEADER]):
+                return super().on_failure(exc_info, *args, **kwargs)
         finally:
-            result, detail = endings.failure(exc_info)
             delay = KILL_SECONDS if detail.get("limit") == "hard" else 0.0
             self.held.end(result, detail, settle_after_seconds=delay)
 
+    def _runs_again(self) -> bool:
+        """Say whether a lost child is to be made up for by another delivery: not where the worker wanted it to end, the
+        task asks for a retry of its own, or its success is stored."""
+        return not (self.held.claimed or self._already_cancelled or self._already_revoked
+                    or getattr(self.task, "retry_on_worker_lost", False) or self._was_stored())
+
+    def _was_stored(self) -> bool:
+        ask = getattr(super(), "_success_was_stored", None)          # Celery 5.7
+        return bool(ask and ask())
+
+    def fail_exhausted(self) -> None:
+        """Say that a plain task failed which was lost too often, instead of running it: its workers died, or its body asked
+        for another delivery each time."""
+        error = WorkerLostError(f"handed out {self.held.delivery.deliveries - 1} times, and lost each time")
+        state.task_ready(self)
+        try:
+            if not self._was_stored():
+                logger.error("chrono_beat: %s[%s] is not run any more: %s", self.name, self.id, error)
+                with on_behalf_of(self.request_dict[HEADER]):
+                    self.task.backend.mark_as_failure(
+                        self.id, error, request=self._context, store_result=self.store_errors)
+                signals.task_failure.send(
+                    sender=self.task, task_id=self.id, exception=error, args=self.args, kwargs=self.kwargs,
+                    traceback=None, einfo=None)
+                self.send_event("task-failed", exception=repr(error), traceback="")
+        finally:
+            self.held.end(*endings.lost_too_often(str(error)))
+
     def on_timeout(self, soft: bool, timeout: float) -> Any:
         try:
-            return super().on_timeout(soft, timeout)
+            with on_behalf_of(self.request_dict[HEADER]):
+                return super().on_timeout(soft, timeout)
         finally:
             if not soft:                             # prefork has called on_failure before; gevent calls this alone
                 self.held.end(*endings.hard_timeout(timeout), settle_after_seconds=KILL_SECONDS)
@@ -135,6 +173,9 @@ def _leased_execute(execute: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(execute)
     def execute_using_pool(self: LeasedRequest, pool: Any, **kwargs: Any) -> Any:
         held = self.held
+        if held.exhausted and not held.ended and not self.revoked():
+            self.fail_exhausted()
+            raise TaskRevokedError(self.id)
         if not held.begin():
             raise TaskRevokedError(self.id)          # the worker frees the slot of the pool for this error
         self.pool = pool

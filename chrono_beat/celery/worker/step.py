@@ -26,6 +26,7 @@ from chrono_beat.celery.worker.io import WorkerIO
 from chrono_beat.celery.worker.renewer import Renewer
 from chrono_beat.celery.worker.stops import Stops
 from chrono_beat.core.deliveries import RAN_REVOKED
+from chrono_beat.core.field_checks import is_pool
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ class ChronoStep(bootsteps.StartStopStep):
         them."""
         default = self._beat.config.default_pool
         names = list(self._consumer.app.amqp.queues.consume_from)
-        return sorted(name for name in names if name == default or name.startswith(default + "."))
+        return sorted(name for name in names if is_pool(name, default))
 
     def _free_slots(self, own: int, own_accepted: int) -> int:
         """Return how many more deliveries the pool can begin at once.

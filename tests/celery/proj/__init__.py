@@ -184,6 +184,67 @@ def parent(self):
 
 
 @app.task(bind=True)
+def tell(self, *args, **kwargs):
+    """Note what a plain task knows of itself."""
+    mine, request = current(), self.request
+    note("tell", args=args, kwargs=kwargs, id=request.id, root=request.root_id, parent=request.parent_id,
+         retries=request.retries, eta=request.eta, priority=request.delivery_info["priority"],
+         tenant=mine and mine.tenant, attempt=mine and mine.attempt, eid=mine and mine.execution_id,
+         job=mine and mine.job_id, scheduled=mine and mine.scheduled_at, key=mine and mine.idempotency_key,
+         held=mine and mine.still_held(), cancelled=mine and mine.cancelled, custom=(request.headers or {}).get("custom"))
+    return args[0] if args else None
+
+
+@app.task
+def total(numbers):
+    note("total", tenant=current().tenant)
+    return sum(numbers)
+
+
+@app.task(bind=True)
+def send_children(self):
+    tell.apply_async(("inherits",), queue="chrono")
+    tell.apply_async(("another's",), queue="chrono.gold", headers={"chrono_tenant": "other"})
+    tell.apply_async(("stock",), queue="celery")
+
+
+@app.task(bind=True, max_retries=3)
+def again_and_again(self, times, countdown):
+    note("try", retries=self.request.retries, id=self.request.id, eid=current().execution_id, token=current().token)
+    if self.request.retries < times:
+        raise self.retry(countdown=countdown)
+    return self.request.retries
+
+
+@app.task(bind=True, autoretry_for=(ValueError,), max_retries=1, retry_backoff=False, default_retry_delay=0)
+def never_good(self):
+    note("never_good", retries=self.request.retries)
+    raise ValueError("not good")
+
+
+@app.task
+def die(name):
+    note("begin", name=name)
+    os.kill(os.getpid(), 9)
+
+
+@app.task
+def reject_to_others(name):
+    note("begin", name=name)
+    raise Reject("not here", requeue=True)
+
+
+@app.task
+def failed(*args):
+    note("errback", tenant=current() and current().tenant)
+
+
+@app.task(bind=True)
+def replaced_in_pool(self):
+    raise self.replace(tell.s("substitute").set(queue="chrono"))
+
+
+@app.task(bind=True)
 def replaced(self):
     raise self.replace(plain.s("substitute"))
 

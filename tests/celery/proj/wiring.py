@@ -16,6 +16,8 @@ def config():
         renew_every=float(os.environ.get("CHRONO_TEST_RENEW_EVERY", 20)),
         stop_grace=float(os.environ.get("CHRONO_TEST_STOP_GRACE", 30)),
         start_window=float(os.environ.get("CHRONO_TEST_START_WINDOW", 2)),
+        reap_cap=int(os.environ.get("CHRONO_TEST_REAP_CAP", 5)),
+        no_worker_after=float(os.environ.get("CHRONO_TEST_NO_WORKER_AFTER", 600)),
         lanes=int(os.environ.get("CHRONO_TEST_LANES", 1)),
         http_allowed_addresses=("127.0.0.0/8",),
     )

@@ -1,0 +1,153 @@
+"""Sending a plain task: a Celery message for a pool becomes a copy in its tenant's stream.
+
+It is checked where it is sent, without a database: tenant (its form; one without a row gets the defaults), allowed task,
+JSON, size. What is wrong raises InvalidInput there. A Redis that cannot be reached is what an unreachable broker is to
+Celery: tried again by the retry policy, then kombu's OperationalError. A try whose reply was lost and the next one carry
+the same copy id, so the task is not doubled.
+"""
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import datetime, tzinfo
+from typing import Any
+
+from kombu.exceptions import EncodeError, OperationalError
+from kombu.utils.functional import retry_over_time
+from kombu.utils.json import dumps
+
+from chrono_beat.celery.context import HEADER, running_header
+from chrono_beat.core import ids
+from chrono_beat.core.config import Config
+from chrono_beat.core.envelope import HEADER_VERSION
+from chrono_beat.core.errors import InvalidInput, Problem, QueueUnavailable
+from chrono_beat.core.field_checks import MAX_TASK_CHARACTERS, kind_of, wrong_task, wrong_tenant
+from chrono_beat.core.plain import DEFAULT_PRIORITY, TENANT_HEADER, PlainTask, copy_id
+
+JSON_NAMES = ("json", "application/json")
+MAX_TASK_ID_CHARACTERS = 255
+RETRY_OPTIONS = ("max_retries", "interval_start", "interval_step", "interval_max")
+
+
+def compose(
+    message: Any, pool: str, config: Config, zone: tzinfo, countdown: float | None, options: Mapping[str, Any],
+    copy: Mapping[str, Any] | None = None,
+) -> PlainTask:
+    """Turn a message of Celery's protocol 2 into a plain task.
+
+    Args:
+        message: headers, properties and body, as ``as_task_v2`` makes them; its headers get ours.
+        pool: where it goes.
+        config: default tenant, largest payload, allowed tasks.
+        zone: of an ``eta`` without one.
+        countdown: seconds from now on; then the message's eta, worked out by this host's clock, does not count.
+        options: of ``apply_async``, as far as they concern the message: priority, serializer, compression.
+        copy: the header of the delivery whose retry it is: it keeps copy id and tenant.
+
+    Raises:
+        InvalidInput: it cannot be sent, and why.
+    """
+    headers = message.headers
+    problems = _problems(message, config, options)
+    tenant = copy["tenant"] if copy else headers.get(TENANT_HEADER)
+    if tenant is None:
+        running = running_header()
+        tenant = running["tenant"] if running else config.default_tenant
+    if not isinstance(tenant, str) or (wrong := wrong_tenant(tenant)):
+        said = wrong if isinstance(tenant, str) else f"must be a tenant's slug, not {kind_of(tenant)}"
+        problems.append(Problem(TENANT_HEADER, str(said)))
+    priority = options.get("priority")
+    priority = DEFAULT_PRIORITY if priority is None else priority
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
+        problems.append(Problem("priority", "must be a whole number from 0 (first) to 9"))
+    if problems:
+        raise InvalidInput(*problems)
+    id_ = copy["eid"] if copy else copy_id(headers["id"], secrets.token_hex(4))
+    headers[TENANT_HEADER] = tenant
+    headers[HEADER] = {"v": HEADER_VERSION, "eid": id_, "tenant": tenant, "pool": pool, "plain": True}
+    due_us, countdown_us = 0, 0
+    if countdown is not None:
+        countdown_us = max(0, round(countdown * 1_000_000))
+    elif headers.get("eta"):
+        due_us = max(0, ids.to_us(aware(headers["eta"], zone)))
+    return PlainTask(id_, tenant, pool, priority, _payload(message, pool, priority, config), due_us, countdown_us)
+
+
+def send(beat: Any, task: PlainTask, *, retry: bool, policy: Mapping[str, Any]) -> None:
+    """Publish a plain task.
+
+    Args:
+        beat: the app's ChronoBeat.
+        task: what to publish.
+        retry: try again while Redis cannot be reached.
+        policy: Celery's retry policy: max_retries (None for ever), interval_start, interval_step, interval_max in seconds.
+
+    Raises:
+        kombu.exceptions.OperationalError: Redis could not be reached; the task may have been published or not.
+    """
+    lane = ids.lane_of(task.tenant, beat.config.lanes)
+    try:
+        if retry and policy.get("max_retries", 0) != 0:
+            chosen = {name: policy[name] for name in RETRY_OPTIONS if name in policy}
+            retry_over_time(beat.queue.publish_plain, QueueUnavailable, args=(lane, [task]), **chosen)
+        else:
+            beat.queue.publish_plain(lane, [task])
+    except QueueUnavailable as error:
+        raise OperationalError(str(error)) from error
+
+
+def note(task: PlainTask) -> dict[str, object]:
+    """Return what a worker keeps of a plain task's retry until the delivery is settled (``store_retry``)."""
+    when = {"countdown_us": task.countdown_us} if task.countdown_us or not task.due_us else {"eta_us": task.due_us}
+    return {"pool": task.pool, "priority": task.priority, "payload": task.payload.decode(), **when}
+
+
+def _problems(message: Any, config: Config, options: Mapping[str, Any]) -> list[Problem]:
+    headers, problems = message.headers, []
+    task_id, task = headers.get("id"), headers.get("task")
+    if not isinstance(task_id, str) or not isinstance(task, str):
+        return [Problem("task_protocol", "must be 2 for tasks that are sent to a pool")]
+    if len(task_id) > MAX_TASK_ID_CHARACTERS:
+        problems.append(Problem("task_id", f"may have {MAX_TASK_ID_CHARACTERS} characters; this has {len(task_id)}"))
+    # Celery takes any text as a task's name, so its form is not looked at.
+    known = {task} if len(task) <= MAX_TASK_CHARACTERS and task.isprintable() else None
+    if wrong := wrong_task(task, config.allowed_tasks, known):
+        problems.append(Problem("task", wrong))
+    serializer, compression = options.get("serializer"), options.get("compression")
+    if serializer not in JSON_NAMES:
+        problems.append(Problem("serializer", f"must be json for tasks that are sent to a pool, not {serializer}"))
+    if compression:
+        problems.append(Problem("compression", "is not done for tasks that are sent to a pool; leave it out"))
+    return problems
+
+
+def _payload(message: Any, pool: str, priority: int, config: Config) -> bytes:
+    """Return the message as the JSON document that kombu's virtual transports carry.
+
+    Raises:
+        InvalidInput: it holds what JSON has no form for, or is too large.
+    """
+    headers, properties, body, _ = message
+    try:
+        text = dumps(body)
+        document = dumps({
+            "body": text, "content-encoding": "utf-8", "content-type": "application/json", "headers": headers,
+            "properties": {
+                "correlation_id": properties.get("correlation_id"), "reply_to": properties.get("reply_to") or "",
+                "priority": priority, "delivery_mode": 2, "body_encoding": "utf-8",
+                "delivery_info": {"exchange": "", "routing_key": pool},
+            },
+        }).encode()
+    except (TypeError, ValueError, RecursionError, EncodeError) as error:
+        raise InvalidInput(Problem("kwargs", f"args, kwargs or headers hold what JSON has no form for: {error}")) from error
+    size = len(text.encode())
+    if size > config.max_payload:
+        much = f"args, kwargs and callbacks may take {config.max_payload:,} bytes of JSON together; these take {size:,}"
+        raise InvalidInput(Problem("kwargs", f"{much}. Store the data and give its key", "too_large"))
+    return document
+
+
+def aware(eta: str, zone: tzinfo) -> datetime:
+    """Return the instant of an ``eta`` header; *zone* is that of one without."""
+    instant = datetime.fromisoformat(eta)
+    return instant if instant.tzinfo else instant.replace(tzinfo=zone)
