@@ -23,6 +23,7 @@ from chrono_beat.core.envelope import HEADER_VERSION
 from chrono_beat.core.errors import InvalidInput, Problem, QueueUnavailable
 from chrono_beat.core.field_checks import MAX_TASK_CHARACTERS, kind_of, wrong_task, wrong_tenant
 from chrono_beat.core.plain import DEFAULT_PRIORITY, TENANT_HEADER, PlainTask, copy_id
+from chrono_beat.core.targets import relay_pool
 
 JSON_NAMES = ("json", "application/json")
 MAX_TASK_ID_CHARACTERS = 255
@@ -48,7 +49,7 @@ def compose(
         InvalidInput: it cannot be sent, and why.
     """
     headers = message.headers
-    problems = _problems(message, config, options)
+    problems = _problems(message, pool, config, options)
     tenant = copy["tenant"] if copy else headers.get(TENANT_HEADER)
     if tenant is None:
         running = running_header()
@@ -102,11 +103,13 @@ def note(task: PlainTask) -> dict[str, object]:
     return {"pool": task.pool, "priority": task.priority, "payload": task.payload.decode(), **when}
 
 
-def _problems(message: Any, config: Config, options: Mapping[str, Any]) -> list[Problem]:
+def _problems(message: Any, pool: str, config: Config, options: Mapping[str, Any]) -> list[Problem]:
     headers, problems = message.headers, []
     task_id, task = headers.get("id"), headers.get("task")
     if not isinstance(task_id, str) or not isinstance(task, str):
         return [Problem("task_protocol", "must be 2 for tasks that are sent to a pool")]
+    if pool == relay_pool(config):
+        problems.append(Problem("queue", f"{pool} is the relay's: no worker draws it; choose another pool"))
     if len(task_id) > MAX_TASK_ID_CHARACTERS:
         problems.append(Problem("task_id", f"may have {MAX_TASK_ID_CHARACTERS} characters; this has {len(task_id)}"))
     # Celery takes any text as a task's name, so its form is not looked at.

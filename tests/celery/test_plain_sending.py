@@ -156,6 +156,11 @@ def test_a_task_that_is_not_allowed_is_refused():
     assert len(site.drawn()) == 1
 
 
+def test_the_relays_pool_is_refused(site):
+    with pytest.raises(InvalidInput, match="relay"):
+        site.task.apply_async(queue="chrono.relay")
+
+
 def test_protocol_1_is_refused(site):
     site.app.conf.task_protocol = 1
     with pytest.raises(InvalidInput, match="task_protocol"):
