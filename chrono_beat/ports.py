@@ -161,6 +161,11 @@ class JobStore(Protocol):
         Returns the new holds, and the slugs whose hold was over and is taken away. load_scheduled leaves rows of kind retry
         alone while their tenant is held."""
 
+    # -- relay
+
+    def message_queues(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """Return the queues of those of the jobs that exist and have a message target, by job id."""
+
     # -- audit
 
     def open_page(
@@ -190,6 +195,32 @@ class JobStore(Protocol):
     def keep(self, now_us: int, retention_us: int, limit: int) -> int:
         """Make room: prepare the coming days' partitions where the engine has them, remove finished rows past retention, at most
         *limit*; returns how many rows went."""
+
+
+class MessageSender(Protocol):
+    """The way to the user's broker, for the relay."""
+
+    def connect(self) -> None:
+        """Connect, unless that is so already.
+
+        Raises:
+            BrokerUnavailable: it cannot be reached.
+        """
+
+    def send(self, queue: str, payload: bytes) -> None:
+        """Send the message of an execution to a queue; when this returns, the broker has it.
+
+        Args:
+            queue: name of the Celery queue.
+            payload: the message, as it was published to a pool.
+
+        Raises:
+            BrokerUnavailable: it was not sent, or nobody knows whether it was.
+            InvalidInput: this message will never be sent.
+        """
+
+    def close(self) -> None:
+        """Let go of the connection."""
 
 
 class QueueStore(Protocol):

@@ -79,6 +79,8 @@ EVENTS: dict[str, Event] = {
     "stranded": _event(_ERROR, "lane executions", "kept for long enough: no worker came that knows their task"),
     "no_worker": _event(_WARNING, "pool task jobs", "jobs that will soon be due, and no live worker knows their task"),
     "worker_found": _event(_INFO, "pool task jobs", "jobs whose flag was taken away: a live worker knows their task"),
+    "relayed": _event(_DEBUG, "lane count", "executions of message targets that the broker has"),
+    "relay_uncertain": _event(_WARNING, "lane execution_id", "nobody knows whether the broker has it: sent again, same id"),
     "audited": _event(_DEBUG, "lane looked_at lacking published let_go", "open rows that Redis was asked about"),
     "republished": _event(_WARNING, "lane execution_ids", "Redis had nothing of them any more; published anew"),
     "voids_replayed": _event(_INFO, "voids", "edits that Redis was told instead of by their callers"),

@@ -23,7 +23,7 @@ from chrono_beat.core.callback import HttpTarget
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import MisconfiguredError, QueueUnavailable
 from chrono_beat.host_clock import SystemClock
-from chrono_beat.ports import JobStore, QueueStore
+from chrono_beat.ports import JobStore, MessageSender, QueueStore
 from chrono_beat_django import conf
 
 if TYPE_CHECKING:
@@ -91,16 +91,19 @@ def http_target(job_id: str, execution_id: str) -> HttpTarget | None:
     return http_targets.read(job_id, execution_id)
 
 
-ROLES = ("dispatch", "record", "reap", "audit", "keep")
+ROLES = ("dispatch", "record", "reap", "audit", "keep", "relay")
 
 
-def services(roles: Sequence[str] = ROLES, *, name: str | None = None) -> Runner:
+def services(
+    roles: Sequence[str] = ROLES, *, name: str | None = None, sender: MessageSender | None = None,
+) -> Runner:
     """Return the services of these roles, not started yet.
 
     Args:
         roles: some of ROLES.
         name: a name that no other process has, also none that died lately; by default host, process id and a
             random part.
+        sender: the way to the user's broker; without one there is no relay.
 
     Raises:
         MisconfiguredError: the database is not migrated, or was migrated with other numbers of partitions or lanes.
@@ -113,6 +116,7 @@ def services(roles: Sequence[str] = ROLES, *, name: str | None = None) -> Runner
     from chrono_beat.services.keeper import Keeper
     from chrono_beat.services.reaper import Reaper
     from chrono_beat.services.recorder import Recorder
+    from chrono_beat.services.relay import Relay
     from chrono_beat.services.repairs import Repairs
     from chrono_beat.services.service import Runner
     from chrono_beat.services.watch import Watch
@@ -136,6 +140,8 @@ def services(roles: Sequence[str] = ROLES, *, name: str | None = None) -> Runner
         made["keep"] = [Keeper(jobs_side, clock, settings), FailureWatch(jobs_side, clock, settings)]
     if "reap" in roles:
         made["reap"] = [Reaper(redis_side, clock, settings)]
+    if "relay" in roles and sender is not None:
+        made["relay"] = [Relay(jobs_side, redis_side, sender, clock, settings, member=member)]
     if "record" in roles:
         made["record"] = [Recorder(jobs_side, redis_side, clock, settings, reader=member)]
     # The order in which they stop: who fires first, who writes down what became of it last.

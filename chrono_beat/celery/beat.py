@@ -10,6 +10,8 @@ from typing import Any
 
 from celery.beat import Scheduler
 
+from chrono_beat.celery.relay_sender import CelerySender
+
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
@@ -38,7 +40,7 @@ class ChronoScheduler(Scheduler):
         ignored = sorted(self.app.conf.beat_schedule or {})
         if ignored:
             logger.warning("beat_schedule is not run by chrono_beat; still in it: %s", ", ".join(ignored))
-        self._runner = extension.root.services()
+        self._runner = extension.root.services(sender=CelerySender(self.app))
         self._runner.start()
 
     def tick(self, *_: Any, **__: Any) -> float:

@@ -58,6 +58,19 @@ class QueueUnavailable(ChronoError):
     """Redis could not be reached; what was asked may or may not have happened there."""
 
 
+class BrokerUnavailable(ChronoError):
+    """The user's broker did not take a message.
+
+    Args:
+        text: what happened.
+        perhaps_sent: nobody knows whether it has it.
+    """
+
+    def __init__(self, text: str, *, perhaps_sent: bool) -> None:
+        super().__init__(text)
+        self.perhaps_sent = perhaps_sent
+
+
 class IllegalTransition(ChronoError):
     """A row was to be moved in a way that the table of transitions does not have."""
 

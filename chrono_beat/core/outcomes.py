@@ -119,6 +119,8 @@ def decide_end(
         return _ending(outcome, lifecycle.DEAD, "unknown", version), None, None
     if outcome.event in _PLAIN_ENDS:
         state, reason = _PLAIN_ENDS[outcome.event]
+        if outcome.event == RAN_OK and outcome.detail.get("handed_over"):
+            reason = "handed_over"                             # the broker has it; what becomes of it is not known here
         if outcome.event == RAN_SUPERSEDED and outcome.detail.get("unknown"):
             state, reason = lifecycle.DEAD, "unknown"          # rule 12: it may have run before Redis' memory was lost
         named = outcome.event == "cancelled"                   # then whatever version it has
@@ -178,8 +180,14 @@ def _ending(outcome: Outcome, state: str, reason: str, version: int | None) -> E
         outcome.execution_id, state, reason, outcome.at_us, outcome.worker, outcome.deliveries,
         _in_the_way(outcome) or error_text(outcome.detail), version if conditional else None,
         outcome.generation if conditional else None, outcome.lane,
-        _storable(str(outcome.detail.get("result") or ""))[:MAX_RESULT_CHARACTERS],
+        _storable(_result(outcome.detail))[:MAX_RESULT_CHARACTERS],
     )
+
+
+def _result(detail: Mapping[str, Any]) -> str:
+    """Say what a success brought; "" for nothing that history should tell."""
+    queue = detail.get("handed_over")
+    return f"handed over to {queue}" if queue else str(detail.get("result") or "")
 
 
 def _in_the_way(outcome: Outcome) -> str:

@@ -359,6 +359,10 @@ class TenantLimits(NamedTuple):
     changed_us: int
 
 
+ANY_TASK = "*"
+"""Among the tasks of a worker's report: it takes any (the relay, which runs none)."""
+
+
 class WorkerReport(NamedTuple):
     """A live worker: what it draws and what it can run."""
 

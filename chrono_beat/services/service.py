@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from chrono_beat.core.clock import Clock
-from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
+from chrono_beat.core.errors import BrokerUnavailable, QueueUnavailable, StoreUnavailable
 from chrono_beat.telemetry import emit
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Service:
         """Take a step, whatever happens in it; returns microseconds until the next."""
         try:
             wait_us = self.step(now_us)
-        except (QueueUnavailable, StoreUnavailable) as error:
+        except (BrokerUnavailable, QueueUnavailable, StoreUnavailable) as error:
             return self._back_off(error, expected=True)
         except Exception as error:
             self.errors += 1

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
+from chrono_beat.core.records import ANY_TASK
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.service import Service
 from chrono_beat.telemetry import emit
@@ -72,4 +73,5 @@ class Watch(Service):
 
     def _is_known(self, place: tuple[str, str], known: set[tuple[str, str]]) -> bool:
         pool, task = place
-        return (pool or self._default_pool, task) in known or task.startswith(EVERY_WORKER_HAS)
+        drawn = pool or self._default_pool
+        return (drawn, task) in known or (drawn, ANY_TASK) in known or task.startswith(EVERY_WORKER_HAS)

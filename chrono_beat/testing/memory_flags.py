@@ -29,6 +29,12 @@ class MemoryFlags:
                 and not job.flagged_reason
             })
 
+    def message_queues(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """See JobStore."""
+        with self._transaction():
+            found = (self.jobs[job_id] for job_id in job_ids if job_id in self.jobs)
+            return {job.job_id: job.queue for job in found if job.target_kind == "message" and job.queue}
+
     def flagged_tasks(self) -> list[tuple[str, str]]:
         """See JobStore."""
         with self._transaction():

@@ -42,6 +42,8 @@ class MemoryJob:
     misfire_cap: int | None = None
     grace_seconds: float | None = None
     task: str = "tests.noop"
+    target_kind: str = "task"
+    queue: str = ""
     args: str = "[]"
     kwargs: str = "{}"
     headers: str = ""

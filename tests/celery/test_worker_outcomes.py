@@ -2,11 +2,11 @@
 
 import pytest
 
-from chrono_beat.celery.worker import outcomes as module
-from chrono_beat.celery.worker.outcomes import Outcomes
 from chrono_beat.core.deliveries import Hold, Settlement
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.recovery import Recorded
+from chrono_beat.services import unrecorded as module
+from chrono_beat.services.unrecorded import Outcomes
 
 
 class Queue:

@@ -86,3 +86,14 @@ def test_no_more_jobs_than_the_limit_are_flagged_at_once(bench):
     counts = [len(bench.store.flag_jobs("", "t.a", REASON, until(bench), 2)) for _ in range(4)]
 
     assert counts == [2, 2, 1, 0]
+
+
+def test_the_queues_of_message_targets_are_told_and_of_no_others(bench):
+    mail = add(bench, "mail", task="t.mail", target_kind="message", queue="mail")
+    other = add(bench, "other", task="t.other")
+    empty = add(bench, "empty", task="t.mail", target_kind="message")
+    gone = add(bench, "gone", task="t.mail", target_kind="message", queue="mail")
+    bench.delete(gone)
+
+    assert bench.store.message_queues([mail, other, empty, gone]) == {mail: "mail"}
+    assert bench.store.message_queues([]) == {}

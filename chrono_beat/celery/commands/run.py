@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from chrono_beat.celery.commands.output import UNHEALTHY, WRONG_INPUT, command, fail, root
+from chrono_beat.celery.relay_sender import CelerySender
 
-ROLES = ("dispatch", "record", "reap", "audit", "keep")
+ROLES = ("dispatch", "record", "reap", "audit", "keep", "relay")
 
 
 def chosen_roles(text: str) -> tuple[str, ...]:
@@ -39,7 +40,7 @@ def run(context: click.Context, roles: str, name: str | None, health_file: Path 
     """
     chosen = chosen_roles(roles)
     context.obj.app.log.setup(loglevel=loglevel.upper(), redirect_stdouts=False)
-    runner = root(context).services(chosen, name=name)
+    runner = root(context).services(chosen, name=name, sender=CelerySender(context.obj.app))
     serve(runner, health_file)
 
 

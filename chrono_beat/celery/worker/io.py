@@ -39,9 +39,9 @@ from chrono_beat.celery.worker.operations import (
     LaneWork,
     Operation,
 )
-from chrono_beat.celery.worker.outcomes import Outcomes
 from chrono_beat.core.deliveries import RAN_REJECTED, REFUSED, Delivery, Settlement
 from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.services.unrecorded import Outcomes
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ class Kept(NamedTuple):
 
 
 class Outcomes:
-    """What this worker has settled and nobody has recorded yet.
+    """What this worker, or relay, has settled and nobody has recorded yet.
 
     The I/O thread adds, the renewal thread removes. Under gevent the latter is a native thread, to which gevent's locks
     mean nothing: single steps on dicts have to do.
@@ -56,7 +56,7 @@ class Outcomes:
         if settlement.result == RAN_LOST:
             return                                         # it ended nothing: the execution is handed out again
         size = PLAIN_BYTES + (len(repr(settlement.detail)) if "error" in settlement.detail else 0)
-        self._kept[lane][tuple(settlement.hold)] = Kept(settlement, time.monotonic(), size)
+        self._kept[lane][_key(settlement)] = Kept(settlement, time.monotonic(), size)
         if len(self._kept[lane]) > MAX_KEPT:
             self._drop_oldest(lane)
 
@@ -81,11 +81,11 @@ class Outcomes:
             now = answer.generation
             by_id = {settlement.hold.execution_id: settlement for settlement in part}
             for execution_id in answer.done:
-                kept.pop(tuple(by_id[execution_id].hold), None)
+                kept.pop(_key(by_id[execution_id]), None)
             again = part if now != known else [by_id[execution_id] for execution_id in answer.gone]
             for settlement, word in zip(again, queue.settle(lane, worker, again) if again else (), strict=True):
                 if word == REFUSED:                        # too late, or somebody else's by now
-                    kept.pop(tuple(settlement.hold), None)
+                    kept.pop(_key(settlement), None)
         self._generations[lane] = now
 
     def _bound(self, lane: int) -> None:
@@ -98,6 +98,10 @@ class Outcomes:
                 break
             self._kept[lane].pop(key, None)
             size -= entry.size
+
+
+def _key(settlement: Settlement) -> Key:
+    return settlement.hold.execution_id, settlement.hold.token
 
 
 def _batches(settlements: Sequence[Settlement]) -> list[list[Settlement]]:

@@ -1,0 +1,16 @@
+"""Where messages of message targets go: read when they are sent."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chrono_beat_django.models import Job
+from chrono_beat_django.store.session import Session
+
+
+class MessageTargets(Session):
+    """The part of JobStore for the relay; the same on every engine."""
+
+    def message_queues(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """See JobStore."""
+        rows = Job.objects.using(self.alias).filter(id__in=list(job_ids), target_kind="message").exclude(queue="")
+        return self._attempt(lambda: {str(job_id): queue for job_id, queue in rows.values_list("id", "queue")})
