@@ -1,0 +1,124 @@
+"""Shares of tenants in the draw: what they come to over long courses, how long anybody waits, what it costs."""
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+
+import pytest
+
+from benchmarks.tenants import draws_beside
+from chrono_beat.core.deliveries import Settlement
+from chrono_beat.core.fairness import PRIORITIES, PROMOTED_EVERY
+from tests.contract.queues import RedisBench, hold, queue_bench
+
+bench = pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])(queue_bench)
+
+WORKERS = ("w1", "w2", "w3")
+
+
+def fill(bench, tenant, count, first=0, **values):
+    bench.publish(*(bench.item(f"{tenant}-{first + n}", tenant=tenant, **values) for n in range(count)))
+
+
+def settle_all(bench, drawn, worker="w1"):
+    for delivery in drawn:
+        bench.settle(delivery, worker=worker)
+
+
+@pytest.mark.redis
+def test_inv08_three_to_one_over_ten_thousand_draws_with_a_share_lent_and_a_weight_changed(redis_url):
+    """Weights 3 and 1: three quarters each way. While one is idle the other has all, and owes nothing afterwards. A changed
+    weight counts from the next draw on."""
+    bench = RedisBench(redis_url)
+    number = Counter()
+
+    def draws(count, *busy):
+        seen = Counter()
+        for _ in range(count // 50):
+            for tenant in busy:
+                lacking = 60 - bench.store.backlog(0, "chrono").get(tenant, 0)
+                fill(bench, tenant, lacking, number[tenant])
+                number[tenant] += max(0, lacking)
+            drawn = bench.draw(50, worker=WORKERS[sum(seen.values()) % 3])
+            seen.update(delivery.tenant for delivery in drawn)
+            bench.store.settle(0, "w1", [Settlement(hold(delivery), "succeeded", {}) for delivery in drawn])
+            bench.record()
+        assert sum(seen.values()) == count
+        return seen["a"] / count
+
+    try:
+        bench.limit("a", weight=3, max_running=1000, at=1)
+        bench.limit("b", weight=1, max_running=1000, at=1)
+        assert draws(10_000, "a", "b") == pytest.approx(0.75, abs=0.02)
+        bench.draw(200)
+        assert draws(500, "b") == 0
+        assert draws(500, "a", "b") == pytest.approx(0.75, abs=0.03)
+        bench.limit("b", weight=3, max_running=1000, at=2)
+        assert draws(1000, "a", "b") == pytest.approx(0.5, abs=0.02)
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize("priorities", [(5,), tuple(range(PRIORITIES))], ids=["one priority", "ten priorities"])
+@pytest.mark.parametrize("credit", [1, 7])
+def test_r160_behind_a_burst_of_another_tenant_one_starts_within_as_many_dispatches_as_there_are_tenants(
+    bench, priorities, credit,
+):
+    """R160. The law does not depend on how long the burst is: the draw never looks at it. Capped work is set aside."""
+    tenants = ["a", "b", "c"]
+    for tenant in tenants:
+        bench.limit(tenant, max_running=10_000)
+    for priority in priorities:
+        fill(bench, "a", 2000 // len(priorities), 10_000 * priority, priority=priority)
+    settle_all(bench, bench.draw(30))
+    fill(bench, "c", 100)
+    settle_all(bench, bench.draw(8))
+
+    fill(bench, "b", 1, priority=9)
+
+    order = [delivery.tenant for _ in range(6) for delivery in bench.draw(credit)]
+    assert order.index("b") < len(tenants)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_low_priority_waits_for_a_bounded_number_of_its_tenants_grants_whoever_draws(bench, seed):
+    """Three workers with small credits draw and settle in any order, while the highest priority never runs out: the first
+    of each other one is drawn within a hundred grants of its tenant."""
+    chance = random.Random(seed)
+    bench.limit(max_running=6)
+    bench.limit("other", max_running=6)
+    since, grants, number, running = {}, 0, 0, deque()
+    for priority in range(1, PRIORITIES):
+        fill(bench, "acme", 1, 1000 * priority, priority=priority)
+        since[f"acme-{1000 * priority}"] = 0
+
+    while since and grants < 400:
+        fill(bench, "acme", 4, 100_000 + number, priority=0)
+        fill(bench, "other", 2, 100_000 + number)
+        number += 4
+        worker = chance.choice(WORKERS)
+        for delivery in bench.draw(chance.randint(1, 3), worker=worker):
+            running.append((delivery, worker))
+            grants += delivery.tenant == "acme"
+            since.pop(delivery.job_id, None)
+        running.rotate(chance.randint(0, 5))
+        for _ in range(chance.randint(0, len(running))):
+            delivery, holder = running.pop()
+            bench.settle(delivery, worker=holder)
+
+    assert not since, "all have been drawn"
+    assert grants <= PROMOTED_EVERY * PRIORITIES
+
+
+@pytest.mark.redis
+def test_inv08_idle_and_paused_tenants_cost_the_draw_not_one_command(redis_url):
+    """Commands that the scripts ran, counted by Redis; python -m benchmarks.tenants does it with 100,000."""
+    bench = RedisBench(redis_url)
+    try:
+        alone, idle, paused = (
+            draws_beside(bench.client, bench.store, **beside) for beside in ({}, {"idle": 1000}, {"paused": 1000}))
+    finally:
+        bench.close()
+
+    assert alone["drawn"] == idle["drawn"] == paused["drawn"] == 1000
+    assert alone["commands"] == idle["commands"] == paused["commands"]
