@@ -30,6 +30,7 @@ from chrono_beat_django.dead_letters import replay
 from chrono_beat_django.models import SOURCES, Execution, ExecutionQuerySet, Job, JobQuerySet, new_job_id
 from chrono_beat_django.preview import Preview, preview
 from chrono_beat_django.store import definitions as store
+from chrono_beat_django.store import quotas
 
 __all__ = [
     "Changed", "Preview", "backfill", "cancel", "change", "create", "create_from", "delete", "executions", "get", "list", "pause",
@@ -115,6 +116,7 @@ def create(
 
     Raises:
         InvalidInput: with everything that is wrong; UnknownTenant is one.
+        QuotaExceeded: the tenant has as many jobs as it may have, or creates them too fast.
         Conflict: the tenant has an unfinished job of that name.
     """
     when = _when({"cron": cron, "every": every, "at": at, "schedule": schedule, "timezone": timezone, "start": start,
@@ -137,12 +139,8 @@ def create_from(definition: JobDefinition, *, source: str = "api", actor: str | 
     valid = definitions.validate(definition, now_us=now_us, config=wiring.config())
     with transaction.atomic(using=store.alias()):
         tenant = store.lock_tenant(str(valid.tenant))
-        if store.unfinished(tenant.slug) >= tenant.max_jobs:
-            raise InvalidInput(Problem(
-                "tenant",
-                f"{tenant.slug} has {tenant.max_jobs:,} jobs, which is its limit; delete some or raise max_jobs",
-                "quota",
-            ))
+        quotas.check_room(tenant)
+        quotas.charge(tenant, now_us)
         job = Job(id=new_job_id(), source=source, created_by=(actor or "")[:255])
         store.take_over(job, valid)
         plan_anew(job, valid, now_us)
@@ -172,6 +170,7 @@ def update(
 
     Raises:
         InvalidInput: with everything that is wrong.
+        QuotaExceeded: the job is over and would run again, and the tenant has as many others as it may have.
         Conflict: the job is no longer at *expected_version*, or the new name is taken.
         NotFound: there is no such job.
     """
@@ -321,7 +320,10 @@ def change(
     if unknown:
         raise InvalidInput(*(_unknown_change(name) for name in sorted(unknown)))
     with transaction.atomic(using=store.alias()):
+        # A job that is over and gets runs again counts as one more. Its tenant is locked first, as everywhere.
+        tenant = quotas.lock_tenant_of_finished(control.job_id_of(job))
         found = store.lock_job(control.job_id_of(job))
+        was_over = found.finished_at is not None
         if expected_version is not None and found.version != expected_version:
             raise Conflict(f"the job is at version {found.version}, not {expected_version}: it was changed meanwhile")
         now_us = wiring.now_us()
@@ -341,6 +343,8 @@ def change(
         if changed.keys() & _PLANNED_BY or found.quarantined_reason:
             plan_anew(found, valid, now_us)
             found.plan_version = found.version + 1          # rule 7: what is of an older plan is not carried over
+            if was_over and found.finished_at is None:
+                quotas.check_room(tenant or store.lock_tenant(found.tenant))
         store.save(found)
         if action == "update" and "paused" in changed:
             action = "pause" if found.paused else "resume"

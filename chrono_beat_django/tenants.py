@@ -1,4 +1,6 @@
-"""Pause, resume, move and delete a tenant: one call for all its jobs, as prompt as one for a single job (invariant 7).
+"""Create, change, pause, resume, move and delete a tenant.
+
+Each is one call for all its jobs, as prompt as one for a single job (invariant 7).
 
 A pause stops the tenant's draws: Redis is told in the call. Its jobs go on being planned, and what was published waits in
 its streams; a resume voids that and plans every job from now, while the tenant is still paused, and only then lets draws
@@ -14,14 +16,17 @@ from typing import NamedTuple
 
 from django.db import connections, transaction
 
-from chrono_beat.core import field_checks, ids
+from chrono_beat.core import ids
 from chrono_beat.core.deliveries import Running
-from chrono_beat.core.errors import Conflict, InvalidInput, NotYetVoidedWarning, Problem, QueueUnavailable
-from chrono_beat.core.records import GONE_VERSION, TenantLimits, Void
+from chrono_beat.core.errors import Conflict, NotYetVoidedWarning, QueueUnavailable
+from chrono_beat.core.records import GONE_VERSION, Void
 from chrono_beat_django import backfill, control, wiring
 from chrono_beat_django.jobs import plan_anew
-from chrono_beat_django.models import Job, PendingVoid, Tenant
+from chrono_beat_django.models import Job, Tenant
 from chrono_beat_django.store import definitions as store
+from chrono_beat_django.tenant_limits import Usage, create, lane_of, tell_limits, update, usage
+
+__all__ = ["Usage", "create", "delete", "move", "pause", "resume", "update", "usage"]
 
 BATCH = 200
 """Jobs that are written in one transaction."""
@@ -84,21 +89,7 @@ def move(tenant: Tenant | str, pool: str) -> None:
         UnknownTenant: there is none.
         InvalidInput: *pool* is no name of a pool.
     """
-    slug, pool = _slug(tenant), pool.strip()
-    if wrong := field_checks.wrong_pool(pool, wiring.config().default_pool):
-        raise InvalidInput(Problem("pool", wrong))
-    with transaction.atomic(using=store.alias()):
-        store.lock_tenant(slug)                           # jobs are created under this lock
-        Tenant.objects.using(store.alias()).filter(slug=slug).update(pool=pool)       # a trigger raises the versions
-        transaction.on_commit(lambda: _tell_moved(slug), using=store.alias())
-
-
-def _tell_moved(slug: str) -> None:
-    pending = PendingVoid.objects.using(store.alias()).filter(tenant=slug, told=False).order_by("job_id")
-    rows = list(pending[:BATCH])
-    while rows and control.say([Void(str(row.job_id), row.tenant, row.version) for row in rows]):
-        rows = list(pending.filter(job_id__gt=rows[-1].job_id)[:BATCH])      # a dispatcher tells what is left out
-    control.wake_dispatchers()
+    update(tenant, pool=pool)                             # a trigger raises the versions of its jobs
 
 
 def delete(tenant: Tenant | str, *, actor: str | None = None) -> Sequence[Running]:
@@ -132,7 +123,7 @@ def delete(tenant: Tenant | str, *, actor: str | None = None) -> Sequence[Runnin
                 found.delete()
                 break
     # Its copies are void: the draw drops them, and the streams go with the last one.
-    _tell_limits(Tenant(slug=slug), ids.to_us(found.updated_at) + 1)
+    tell_limits(Tenant(slug=slug), ids.to_us(found.updated_at) + 1)
     return running
 
 
@@ -147,25 +138,9 @@ def _set_paused(slug: str, paused: bool) -> Tenant:
     return found
 
 
-def _tell_limits(tenant: Tenant, changed_us: int | None = None) -> bool:
-    at_us = ids.to_us(tenant.updated_at) if changed_us is None else changed_us
-    limits = TenantLimits(tenant.slug, tenant.weight, tenant.max_running, tenant.paused, at_us)
-    try:
-        wiring.queue().set_tenants(_lane(tenant.slug), [limits])
-    except QueueUnavailable as error:
-        warnings.warn(
-            f"the change of tenant {tenant.slug} is saved, but Redis could not be told ({error}): a dispatcher will, "
-            "within a second of its return",
-            NotYetVoidedWarning,
-            stacklevel=2,
-        )
-        return False
-    return True
-
-
 def _stop_draws(tenant: Tenant, running: list[Running]) -> None:
-    if _tell_limits(tenant):
-        lane = _lane(tenant.slug)
+    if tell_limits(tenant):
+        lane = lane_of(tenant.slug)
         running += control.settled(lambda: wiring.queue().deliveries_of(lane, "", None, tenant=tenant.slug))
 
 
@@ -183,7 +158,7 @@ def _resume(slug: str, back: _LookBack | None, actor: str | None) -> None:
         for batch in _batches(slug, finished=False, size=size):
             voids = _plan_from_now(batch, back, actor)
             for void in voids:
-                wiring.queue().void(_lane(slug), void.job_id, void.version)
+                wiring.queue().void(lane_of(slug), void.job_id, void.version)
             wiring.store().void_done(voids)
             if back is not None:
                 _look_back(voids, back)
@@ -196,7 +171,7 @@ def _resume(slug: str, back: _LookBack | None, actor: str | None) -> None:
         return
     with transaction.atomic(using=store.alias()):
         found = _set_paused(slug, False)
-    _tell_limits(found)
+    tell_limits(found)
     control.wake_dispatchers()
 
 
@@ -247,7 +222,3 @@ def _delete_jobs(batch: Sequence[Job], actor: str | None) -> None:
             store.write_event(job, "delete", actor, now_us, {"tenant": job.tenant})
         Job.objects.using(store.alias()).filter(id__in=[job.id for job in batch]).delete()
     control.say([Void(str(job.id), job.tenant, GONE_VERSION) for job in batch])
-
-
-def _lane(slug: str) -> int:
-    return ids.lane_of(slug, wiring.config().lanes)

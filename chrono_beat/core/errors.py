@@ -42,6 +42,23 @@ class InvalidInput(ChronoError, ValueError):
         return self.problems[0].field
 
 
+class QuotaExceeded(InvalidInput):
+    """A tenant has what it may have, or asked too fast; nothing was written. HTTP's 429.
+
+    Args:
+        problem: what is used up, and what to do.
+        limit: how many it may have.
+        usage: how many it has.
+        retry_after_seconds: when to try again; None where waiting does not help.
+    """
+
+    def __init__(
+        self, problem: Problem, *, limit: float, usage: float, retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(problem)
+        self.limit, self.usage, self.retry_after_seconds = limit, usage, retry_after_seconds
+
+
 class NotFound(ChronoError, LookupError):
     """What was named does not exist (or belongs to another tenant, which must look the same)."""
 

@@ -18,11 +18,10 @@ from chrono_beat.core import callback
 from chrono_beat.core import field_checks as checks
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, Problem
-from chrono_beat.core.field_checks import Number
 from chrono_beat.core.records import CONCURRENCY_POLICIES, IDEMPOTENT, MISFIRE_POLICIES, SCHEDULE_KINDS
 from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import zone_keys
-from chrono_beat_django import jobs, wiring
+from chrono_beat_django import jobs, tenant_limits, wiring
 from chrono_beat_django.admin import fields, instants
 from chrono_beat_django.models import KEY_SCOPES, TARGET_KINDS, Job, JobEvent, Tenant
 from chrono_beat_django.store.definitions import COLUMNS, RETRY_COLUMNS
@@ -230,17 +229,6 @@ def once_at(job: Job) -> datetime | None:
     return None if wrong else at
 
 
-_TENANT_NUMBERS = {
-    "weight": Number(1, 1_000, "", whole=True, optional=False),
-    "max_running": Number(1, 1_000_000, "", whole=True, optional=False),
-    "max_jobs": Number(0, 1_000_000_000, "", whole=True, optional=False),
-    "create_rate": Number(0.001, 1_000_000, "", optional=False),
-    "spread_seconds": Number(0, 86_400, "seconds", whole=True, optional=False),
-    "failure_threshold": Number(0, 1, ""),
-    "retention_days": Number(1, 36_500, "days", whole=True),
-}
-
-
 class TenantForm(forms.ModelForm):
     """A tenant."""
 
@@ -250,6 +238,9 @@ class TenantForm(forms.ModelForm):
     pool = fields.line("Pool", "Celery queue of jobs that name none.")
     max_jobs = fields.number("Max jobs", "Jobs that are not over.", required=True)
     create_rate = fields.number("Create rate", "Jobs created per second, in the long run.", required=True)
+    create_burst = fields.number("Create burst", "Jobs created at once after a pause.", required=True)
+    lateness_objective_seconds = fields.number(
+        "Lateness objective", "Seconds; an alert is raised when the 99th percentile of lateness passes it; empty: never.")
     spread_seconds = fields.number(
         "Spread", "Seconds; jobs that set none start each at an offset of its own within them.", required=True)
     failure_threshold = fields.number(
@@ -274,7 +265,7 @@ class TenantForm(forms.ModelForm):
     def clean(self) -> Mapping[str, Any]:
         """Say everything that is wrong at once."""
         super().clean()
-        for name, allowed in _TENANT_NUMBERS.items():
+        for name, allowed in tenant_limits.NUMBERS.items():
             value, wrong = checks.number(self._value(name), allowed)
             self._settle(name, value, wrong)
         self._settle("retries_paused_until", *checks.instant(self._value("retries_paused_until")))

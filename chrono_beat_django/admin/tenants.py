@@ -33,8 +33,9 @@ class TenantPage(Page):
     fieldsets = (
         (None, {"fields": ("slug", "name", "paused")}),
         ("Share", {"fields": ("weight", "max_running", "pool", "spread_seconds")}),
-        ("Limits", {"fields": ("max_jobs", "create_rate", "retention_days")}),
-        ("Failures", {"fields": ("failure_threshold", "retries_paused_until", "alert_email", "alert_url")}),
+        ("Limits", {"fields": ("max_jobs", "create_rate", "create_burst", "retention_days")}),
+        ("Failures", {"fields": ("failure_threshold", "retries_paused_until", "lateness_objective_seconds",
+                                 "alert_email", "alert_url")}),
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Tenant | None = None) -> Any:

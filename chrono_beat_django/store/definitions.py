@@ -143,11 +143,6 @@ def _saved(job: Job, **how: bool) -> None:
         raise Conflict(f'tenant {job.tenant} has a job named "{job.name}" already; choose another name') from error
 
 
-def unfinished(tenant: str) -> int:
-    """Return how many jobs count against the tenant's quota."""
-    return Job.objects.using(alias()).unfinished().of(tenant).count()
-
-
 def running(job: Job) -> Execution | None:
     """Return an execution of the job that runs, as far as is recorded; the newest."""
     return Execution.objects.using(alias()).of_job(job.id).filter(state=lifecycle.RUNNING).first()

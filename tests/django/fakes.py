@@ -28,6 +28,9 @@ class RecordingQueue:
         self.looks += 1
         return self.found.pop(0) if self.found else []
 
+    def set_tenants(self, lane, limits):
+        self._answer()
+
     def wake_dispatchers(self):
         self._answer()
         self.wakes += 1
