@@ -186,6 +186,11 @@ def jobs() -> Any:
     return _above("jobs")
 
 
+def executions() -> Any:
+    """Return the functions that find executions, :mod:`chrono_beat_django.executions`."""
+    return _above("executions")
+
+
 def dead_letters() -> Any:
     """Return the functions on dead letters, :mod:`chrono_beat_django.dead_letters`."""
     return _above("dead_letters")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 
 from django.db import models
 
@@ -21,6 +22,10 @@ class ExecutionQuerySet(models.QuerySet["Execution"]):
     def dead_letters(self) -> ExecutionQuerySet:
         """Keep those whose last attempt failed and that nobody has replayed or discarded."""
         return self.filter(state=lifecycle.DEAD, handled_at__isnull=True)
+
+    def started_late(self, seconds: float) -> ExecutionQuerySet:
+        """Keep those that started more than so many seconds after they were due."""
+        return self.filter(started_at__gt=models.F("due_at") + timedelta(seconds=seconds))
 
     def of_job(self, job_id: uuid.UUID | str) -> ExecutionQuerySet:
         """Keep one job's, newest occurrence first, in the order of the database's key."""

@@ -1,6 +1,6 @@
 """``celery -A proj chrono …`` as a user types it: output, JSON, exit status."""
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -236,6 +236,35 @@ def test_backfill_says_what_it_did_and_from_where_to_go_on(run, nightly):
     assert json.loads(run(*line, "--json")) == {
         "created": 0, "existing": 4, "left_out": 6, "go_on_from": "2025-01-05T02:30:00Z", "end": "2025-01-11T00:00:00Z"}
     assert "Error: start: " in run("jobs", "backfill", "nightly", "2025-01-01", "2025-01-11T00:00Z", status=2)
+
+
+def test_r165_executions_are_found_by_how_late_they_started_shown_and_cancelled(run, nightly):
+    """A run that started 90 s late: its instants by stage, its lateness, and the list of what was later than a minute."""
+    for _ in range(2):
+        run("jobs", "trigger", "nightly")
+    late, open_ = Execution.objects.order_by("scheduled_at")
+    Execution.objects.filter(id=late.id).update(
+        state="succeeded", published_at=late.due_at + timedelta(seconds=80), started_at=late.due_at + timedelta(seconds=90),
+        finished_at=late.due_at + timedelta(seconds=92), deliveries=2)
+
+    (found,) = json.loads(run("executions", "list", "--late", "60s", "--json"))
+    assert (found["id"], found["publish_lateness"], found["lateness"], found["duration"], found["deliveries"]) == (
+        late.id, 80, 90, 2, 2)
+    assert run("executions", "list", "--late", "2m", "--json") == "[]\n"
+    assert "90.000" in run("executions", "list", "--tenant", "default", "--job", "nightly", "--state", "succeeded")
+    assert "lateness             90.000 s" in run("executions", "show", late.id)
+    assert run("executions", "cancel", open_.id) == f"cancelled {open_.id}\n"
+    open_.refresh_from_db()
+    assert open_.cancel_requested_at is not None
+    assert "it is succeeded" in run("executions", "cancel", late.id, status=2)
+
+
+@pytest.mark.parametrize(("line", "field"), [
+    (("--state", "runing"), "state: "), (("--from", "2026-01-02T09:00"), "start: "), (("--late", "soon"), "late: "),
+    (("--job", "nightly"), "tenant: "), (("--reason", "bad luck"), "reason: "),
+])
+def test_a_search_for_executions_that_makes_no_sense_names_the_option(run, line, field):
+    assert f"Error: {field}" in run("executions", "list", *line, status=2)
 
 
 def test_dead_letters_are_listed_replayed_and_discarded(run, nightly):

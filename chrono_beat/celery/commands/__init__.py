@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import click
 
-from chrono_beat.celery.commands import dead, doctor, jobs, run, sync
+from chrono_beat.celery.commands import dead, doctor, executions, jobs, run, sync
 from chrono_beat.celery.commands.output import CONTEXT
 
 
@@ -17,6 +17,7 @@ def chrono() -> None:
 
 chrono.add_command(run.run)
 chrono.add_command(jobs.jobs)
+chrono.add_command(executions.executions)
 chrono.add_command(dead.dead)
 chrono.add_command(sync.sync)
 chrono.add_command(doctor.doctor)

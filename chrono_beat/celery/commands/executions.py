@@ -1,0 +1,105 @@
+"""``chrono executions …``: list, show and cancel single runs."""
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from chrono_beat.celery.commands.jobs import machine_option, seconds
+from chrono_beat.celery.commands.output import ACTOR, as_json, command, root, table
+from chrono_beat.core.errors import InvalidInput, Problem
+
+MOST_SHOWN = 10_000
+SHOWN_ERROR = 80
+LAST_DAY = timedelta(days=1)
+
+
+@click.group()
+def executions() -> None:
+    """Look at what ran, and how late; stop what has not ended."""
+
+
+def _between(later: datetime | None, earlier: datetime | None) -> float | None:
+    return (later - earlier).total_seconds() if later is not None and earlier is not None else None
+
+
+def facts(execution: Any) -> dict[str, Any]:
+    """Return what programs are told of an execution; lengths of time in seconds."""
+    return {
+        "id": execution.id, "tenant": execution.tenant, "job": execution.job_name, "job_id": str(execution.job_id),
+        "kind": execution.kind, "attempt": execution.attempt, "state": execution.state, "reason": execution.reason,
+        "scheduled_at": execution.scheduled_at, "due_at": execution.due_at, "published_at": execution.published_at,
+        "started_at": execution.started_at, "finished_at": execution.finished_at,
+        "lateness": _between(execution.started_at, execution.due_at),
+        "publish_lateness": _between(execution.published_at, execution.due_at),
+        "duration": _between(execution.finished_at, execution.started_at),
+        "deliveries": execution.deliveries, "worker": execution.worker, "missed": execution.missed_count,
+        "cancel_requested_at": execution.cancel_requested_at, "error": execution.error,
+    }
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+@executions.command("list")
+@click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: all tenants.")
+@click.option("--job", default=None, metavar="NAME", help="Only this job's; needs --tenant.")
+@click.option("--state", default=None, help="scheduled, queued, running, succeeded, failed, dead, skipped, …")
+@click.option("--reason", default=None, help="error, timeout, overlap, misfire, …")
+@click.option("--from", "start", default=None, metavar="INSTANT",
+              help="Scheduled at or after: 2026-01-02T09:00Z. Default: a day ago.")
+@click.option("--to", "end", default=None, metavar="INSTANT", help="Scheduled before.")
+@click.option("--late", default=None, help="Started later than that after they were due: 90s, 5m, 2h.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, MOST_SHOWN))
+@machine_option
+@click.pass_context
+@command
+def list_executions(
+    context: click.Context, limit: int, machine: bool, start: str | None, end: str | None, late: str | None,
+    job: str | None, tenant: str | None, **exact: Any,
+) -> None:
+    """List executions, the newest occurrence first."""
+    composition = root(context)
+    if job is not None and tenant is None:
+        raise InvalidInput(Problem("tenant", "give the tenant of the job, too"))
+    found = composition.executions().list(
+        tenant, job=None if job is None else composition.jobs().get(tenant, job),
+        start=start or datetime.now(UTC) - LAST_DAY, end=end, late=seconds(late, "late"), **exact)[:limit]
+    if machine:
+        click.echo(as_json([facts(execution) for execution in found]))
+        return
+    rows = [facts(execution) for execution in found]
+    table(("scheduled", "tenant", "job", "state", "reason", "late s", "took s", "deliveries", "id", "error"), [
+        (f"{row['scheduled_at']:%Y-%m-%d %H:%M:%S}Z", row["tenant"], row["job"], row["state"], row["reason"],
+         _number(row["lateness"]), _number(row["duration"]), row["deliveries"], row["id"],
+         row["error"].splitlines()[0][:SHOWN_ERROR] if row["error"] else "") for row in rows])
+
+
+@executions.command()
+@click.argument("id")
+@machine_option
+@click.pass_context
+@command
+def show(context: click.Context, id: str, machine: bool) -> None:
+    """Show one execution: its instants, how late it was at each stage, deliveries and error."""
+    found = facts(root(context).executions().get(id))
+    if machine:
+        click.echo(as_json(found))
+        return
+    for key, value in found.items():
+        if value not in ("", None):
+            click.echo(f"{key.ljust(20)} {value:.3f} s" if isinstance(value, float) else f"{key.ljust(20)} {value}")
+
+
+@executions.command()
+@click.argument("id")
+@click.pass_context
+@command
+def cancel(context: click.Context, id: str) -> None:
+    """End one execution: what has not begun never begins, what runs is told to stop."""
+    found = root(context).jobs().cancel(id, actor=ACTOR)
+    click.echo(f"cancelled {found.id}")
+    for delivery in found.still_running:
+        click.echo(f"it runs on {delivery.worker} and has been told to stop")

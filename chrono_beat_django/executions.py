@@ -1,0 +1,79 @@
+"""Find executions: what ran, what did not, why, and how late.
+
+    executions.list(tenant="acme", late=60)     # a queryset: those that started more than a minute after they were due
+
+:func:`chrono_beat_django.jobs.cancel` ends one, :mod:`chrono_beat_django.dead_letters` looks after those that failed for good.
+"""
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+
+from chrono_beat.core import field_checks as checks
+from chrono_beat.core import ids, lifecycle
+from chrono_beat.core.errors import InvalidInput, NotFound, Problem
+from chrono_beat_django import control
+from chrono_beat_django.models import Execution, ExecutionQuerySet, Job
+
+LATE = checks.Number(0, 366 * 86_400, unit="seconds", optional=True)
+
+
+def list(
+    tenant: str | None = None, *, job: Job | uuid.UUID | str | None = None, state: str | None = None,
+    reason: str | None = None, start: datetime | str | None = None, end: datetime | str | None = None,
+    late: float | timedelta | None = None,
+) -> ExecutionQuerySet:
+    """Return executions, the newest occurrence first, as a queryset to filter, slice and count.
+
+    Args:
+        tenant: exact slug; None for all.
+        job: a job or its id; None for all.
+        state: one of lifecycle.STATES; None for all.
+        reason: one of lifecycle.REASONS; None for all.
+        start, end: bounds of scheduled_at, aware, [start, end). On PostgreSQL only these days' tables are read.
+        late: seconds; only those that started later than that after they were due.
+
+    Raises:
+        InvalidInput: a value is none of these.
+        NotFound: the text is no job's id.
+    """
+    problems, values = [], {}
+    for field, word, known in (("state", state, lifecycle.STATES), ("reason", reason, lifecycle.REASONS)):
+        wrong = None if word is None else checks.not_one_of(word, tuple(known))
+        if wrong:
+            problems.append(Problem(field, wrong, "unknown"))
+    for field, given in (("start", start), ("end", end)):
+        values[field], wrong = checks.instant(given)
+        if wrong:
+            problems.append(Problem(field, wrong))
+    values["late"], wrong = checks.number(late, LATE)
+    if wrong:
+        problems.append(Problem("late", wrong))
+    if problems:
+        raise InvalidInput(*problems)
+    asked = {
+        "tenant": tenant, "state": state, "reason": reason, "job_id": None if job is None else control.job_id_of(job),
+        "scheduled_at__gte": values["start"], "scheduled_at__lt": values["end"],
+    }
+    found = Execution.objects.filter(**{field: value for field, value in asked.items() if value is not None})
+    if values["late"] is not None:
+        found = found.started_late(values["late"])
+    return found.order_by("-scheduled_at", "-attempt", "id")
+
+
+def get(execution_id: str) -> Execution:
+    """Return an execution by its id.
+
+    Raises:
+        NotFound: there is none.
+    """
+    # Its day is part of its id, so one day's table is looked at.
+    try:
+        parts = ids.parse_execution_id(execution_id)
+    except ValueError:
+        found = Execution.objects.filter(id=execution_id).first()
+    else:
+        found = Execution.objects.filter(id=execution_id, scheduled_at=ids.from_us(parts.scheduled_us)).first()
+    if found is None:
+        raise NotFound(f"there is no execution {execution_id[:100]!r}")
+    return found
