@@ -201,6 +201,11 @@ def sync(app: Any, *, actor: str = "sync", prune: bool = True) -> Any:
     return _above("sync").sync(app, actor=actor, prune=prune)
 
 
+def importing() -> Any:
+    """Return what takes over other schedulers' entries, :mod:`chrono_beat_django.importing`."""
+    return _above("importing")
+
+
 def examine() -> Any:
     """Return what is wrong with this deployment; see :func:`chrono_beat_django.doctor.examine`."""
     return _above("doctor").examine()

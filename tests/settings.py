@@ -61,6 +61,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.sessions",
     "django.contrib.staticfiles",
+    "django_celery_beat",
     "django_celery_results",
     "chrono_beat_django.apps.ChronoBeatConfig",
 ]

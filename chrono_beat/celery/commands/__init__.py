@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import click
 
-from chrono_beat.celery.commands import dead, doctor, executions, jobs, run, sync
+from chrono_beat.celery.commands import dead, doctor, executions, importing, jobs, run, sync
 from chrono_beat.celery.commands.output import CONTEXT
 
 
@@ -20,4 +20,5 @@ chrono.add_command(jobs.jobs)
 chrono.add_command(executions.executions)
 chrono.add_command(dead.dead)
 chrono.add_command(sync.sync)
+chrono.add_command(importing.importing)
 chrono.add_command(doctor.doctor)

@@ -1,0 +1,107 @@
+"""``chrono import``: take over what another scheduler has."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chrono_beat.celery.commands.output import ACTOR, WRONG_INPUT, as_json, command, root
+from chrono_beat.core import ids, imports
+from chrono_beat.core.errors import InvalidInput, Problem
+
+SOURCES = ("beat-schedule", "django-celery-beat", "crontab")
+
+
+@click.command("import")
+@click.argument("source", type=click.Choice(SOURCES))
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--apply/--dry-run", default=False, help="Write the jobs; by default they are only listed.")
+@click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: the default tenant.")
+@click.option("--tenant-of", multiple=True, metavar="TASK=SLUG", help="Another tenant for the entries of a task.")
+@click.option("--pool", "pools", multiple=True, metavar="QUEUE=POOL", help="Which pool takes the place of a queue.")
+@click.option("--paused", is_flag=True, help="Create the jobs paused.")
+@click.option("--concurrency", default="forbid", show_default=True, type=click.Choice(["forbid", "allow", "replace"]),
+              help="Of created jobs; Celery starts a run also beside its predecessor: allow.")
+@click.option("--prune", type=click.Choice(["pause", "delete"]), help="What to do with jobs whose entry is gone.")
+@click.option("--timezone", default=None, help="IANA zone where the source names none; default: the Celery app's.")
+@click.option("--task", default=None, help="crontab: the task that runs a command.")
+@click.option("--system", is_flag=True, help="crontab: a user stands before each command, as in /etc/crontab.")
+@click.option("--json", "machine", is_flag=True, help="A JSON array, an object for each entry.")
+@click.pass_context
+@command
+def importing(context: click.Context, source: str, apply: bool, machine: bool, tenant: str | None, **given: Any) -> None:
+    """Take over beat_schedule, the tables of django-celery-beat, or a crontab FILE.
+
+    Nothing is written without --apply. A repeated import creates nothing twice and brings changes along. Exit status 2
+    where an entry could not be taken over; the others are.
+    """
+    composition = root(context)
+    prefix, entries = _read(context, composition, source, given)
+    lines = _with_progress(machine, lambda progress: composition.importing().bring_in(
+        entries, prefix=prefix, tenant=tenant or composition.config().default_tenant,
+        tenants=_pairs(given["tenant_of"], "tenant_of"), pools=_pairs(given["pools"], "pool"), paused=given["paused"],
+        concurrency=given["concurrency"], prune=given["prune"], dry_run=not apply, actor=ACTOR, progress=progress))
+    if machine:
+        click.echo(as_json([line._asdict() for line in lines]))
+    else:
+        for line in lines:
+            click.echo(f"{line.action.ljust(10)} {line.job}  {line.schedule}".rstrip())
+            for message in line.messages:
+                click.echo(f"{' ' * 11}{message}")
+        counts = {action: sum(line.action == action for line in lines) for action in dict.fromkeys(x.action for x in lines)}
+        summary = ", ".join(f"{count:,} {action}" for action, count in counts.items()) or "nothing found"
+        click.echo(summary if apply else f"{summary}. Nothing was written; --apply does.")
+    if any(line.action == "refused" for line in lines):
+        raise click.exceptions.Exit(WRONG_INPUT)
+
+
+def _read(context: click.Context, composition: Any, source: str, given: dict[str, Any]) -> tuple[str, Any]:
+    app = context.obj.app
+    if source == "crontab":
+        if given["file"] is None or given["task"] is None:
+            raise InvalidInput(Problem("crontab", "give the file, and --task with the task that runs a command"))
+        try:
+            text = given["file"].read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(Problem("file", f"cannot be read: {error}")) from error
+        name = given["file"].name
+        return f"crontab:{name}:", imports.from_crontab(
+            text, source=name, task=given["task"], timezone=given["timezone"] or _zone(app), system=given["system"])
+    zone = given["timezone"] or _zone(app)
+    if source == "beat-schedule":
+        return "beat_schedule:", imports.from_beat_schedule(app.conf.beat_schedule or {}, zone)
+    tables = composition.importing().import_tables
+    return tables.ORIGIN, tables.read(zone, ids.from_us(composition.now_us()))
+
+
+def _zone(app: Any) -> str:
+    """Return the zone that Celery reads crontabs in: CELERY_TIMEZONE, else UTC where CELERY_ENABLE_UTC holds."""
+    zone = getattr(app.timezone, "key", None) or str(app.timezone)
+    if zone.upper() == "UTC":
+        return "UTC"
+    if getattr(app.timezone, "key", None) is None and getattr(app.timezone, "zone", None) is None:
+        raise InvalidInput(Problem("timezone", "Celery uses this host's zone; name it by --timezone Europe/London"))
+    return zone
+
+
+def _pairs(texts: tuple[str, ...], field: str) -> dict[str, str]:
+    wrong = [text for text in texts if not all(text.partition("=")[::2])]
+    if wrong:
+        raise InvalidInput(Problem(field, f"{wrong[0]!r} is no pair; write NAME=VALUE"))
+    return {text.partition("=")[0]: text.partition("=")[2] for text in texts}
+
+
+def _with_progress(machine: bool, run: Any) -> Any:
+    if machine or not sys.stderr.isatty():
+        return run(lambda line: None)
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError:                                     # of the extra "demo"
+        return run(lambda line: None)
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        done = bar.add_task("import", total=None)
+        return run(lambda line: bar.advance(done))

@@ -1,0 +1,200 @@
+"""What other schedulers have is taken over once, with its meaning, and the rest is refused with a mend."""
+import json
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab, schedule, solar
+from click.testing import CliRunner
+from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask, SolarSchedule
+
+from chrono_beat.celery import ChronoBeat
+from chrono_beat.celery.commands import chrono
+from chrono_beat.core import ids, imports
+from chrono_beat.core.config import Config
+from chrono_beat_django import import_tables, jobs, wiring
+from chrono_beat_django.importing import bring_in
+from chrono_beat_django.models import Job, Tenant
+from tests.django.fakes import RecordingQueue
+
+NOON = datetime(2026, 1, 7, 12, tzinfo=UTC)
+SUNSET = solar.__new__(solar)                   # its constructor needs a library that knows where the sun is
+SUNSET.event, SUNSET.lat, SUNSET.lon = "sunset", 51.5, 0.1
+BEAT = {
+    "monthly": {"task": "shop.bill", "schedule": crontab(minute="0", hour="9", day_of_week="mon", day_of_month="1-7")},
+    "often": {"task": "shop.poll", "schedule": 30.0, "args": (1, "é"), "options": {"queue": "fast", "expires": 20}},
+    "daily": {"task": "shop.report", "schedule": schedule(timedelta(days=1)), "kwargs": {"a": 1}},
+    "dusk": {"task": "shop.lights", "schedule": SUNSET},
+    "broken": {"schedule": 5},
+}
+
+
+@pytest.fixture(autouse=True)
+def composition(transactional_db):
+    Tenant.objects.get_or_create(slug="default")
+    with wiring.override(queue=RecordingQueue(), now_us=lambda: ids.to_us(NOON), config=Config(partitions=8)):
+        yield
+
+
+def bring(entries=None, prefix="beat_schedule:", **options):
+    entries = imports.from_beat_schedule(BEAT, "Europe/London") if entries is None else entries
+    return bring_in(entries, prefix=prefix, tenant="default", **({"dry_run": False} | options))
+
+
+def actions(lines):
+    return {line.job.partition("/")[2]: line.action for line in lines}
+
+
+def tables(**options):
+    return bring(import_tables.read("UTC", NOON), import_tables.ORIGIN, **options)
+
+
+def test_a_dry_run_says_what_would_become_of_each_entry_and_writes_nothing():
+    lines = bring(dry_run=True)
+
+    assert actions(lines) == {
+        "monthly": "create", "often": "create", "daily": "create", "dusk": "refused", "broken": "refused"}
+    assert Job.objects.count() == 0
+
+
+def test_beat_schedule_is_taken_over_with_the_meaning_celery_gives_it():
+    lines = {line.job: line for line in bring()}
+
+    monthly, often = Job.objects.get(name="monthly"), Job.objects.get(name="often")
+    assert imports.BOTH_DAYS in lines["default/monthly"].messages
+    assert monthly.next_run_at == datetime(2026, 2, 2, 9, tzinfo=UTC)       # the first Monday; cron text: 12 January
+    assert (monthly.timezone, monthly.max_attempts, monthly.source) == ("Europe/London", 1, "import")
+    assert (often.expression, json.loads(often.args), often.expires_after_seconds) == ("30", [1, "é"], 20)
+    assert any('queue "fast" is dropped' in message for message in lines["default/often"].messages)
+    assert "solar" in lines["default/dusk"].messages[0]
+
+
+def test_a_repeated_import_creates_nothing_twice_and_brings_changes_along():
+    bring()
+    jobs.pause(Job.objects.get(name="often"))
+    changed = BEAT | {"often": BEAT["often"] | {"schedule": 60.0}}
+
+    again, after = bring(), bring(imports.from_beat_schedule(changed, "Europe/London"))
+
+    assert set(actions(again).values()) == {"unchanged", "refused"}
+    assert actions(after)["often"] == "update"
+    assert Job.objects.count() == 3
+    assert (Job.objects.get(name="often").expression, Job.objects.get(name="often").paused) == ("60", True)
+
+
+def test_what_is_gone_there_is_reported_and_pruned_only_if_asked():
+    bring()
+    left = {"monthly": BEAT["monthly"]}
+
+    reported = bring(imports.from_beat_schedule(left, "Europe/London"))
+    assert (actions(reported)["often"], Job.objects.get(name="often").paused) == ("removed", False)
+    bring(imports.from_beat_schedule(left, "Europe/London"), prune="pause")
+    assert Job.objects.get(name="often").paused
+    bring(imports.from_beat_schedule(left, "Europe/London"), prune="delete")
+    assert [job.name for job in Job.objects.all()] == ["monthly"]
+
+
+def test_a_name_that_another_job_holds_is_refused_and_the_others_go_on():
+    jobs.create(name="often", task="shop.own", cron="0 1 * * *")
+
+    lines = actions(bring())
+
+    assert (lines["often"], lines["daily"]) == ("refused", "create")
+    assert Job.objects.get(name="often").task == "shop.own"
+
+
+def test_tasks_and_queues_are_mapped_to_tenants_and_pools():
+    Tenant.objects.create(slug="acme")
+
+    bring(tenants={"shop.poll": "acme"}, pools={"fast": "chrono.fast"}, paused=True)
+
+    often = Job.objects.get(name="often")
+    assert (often.tenant, often.pool, often.paused) == ("acme", "chrono.fast", True)
+
+
+def test_the_tables_of_django_celery_beat_are_taken_over():
+    tab = CrontabSchedule.objects.create(minute="30", hour="2", timezone="America/New_York")
+    five = IntervalSchedule.objects.create(every=5, period="minutes")
+    clock = ClockedSchedule.objects.create(clocked_time=NOON + timedelta(days=2))
+    sun = SolarSchedule.objects.create(event="sunset", latitude=51.5, longitude=0.1)
+    PeriodicTask.objects.create(
+        name="tab", task="t", crontab=tab, enabled=False, description="why", args="[1]", headers='{"x": "y"}',
+        expires=NOON + timedelta(days=30), start_time=NOON + timedelta(days=1), priority=3, exchange="e")
+    PeriodicTask.objects.create(
+        name="five", task="t", interval=five, last_run_at=NOON - timedelta(minutes=2), expire_seconds=60)
+    PeriodicTask.objects.create(name="clock", task="t", clocked=clock, one_off=True)
+    PeriodicTask.objects.create(name="sun", task="t", solar=sun)
+    PeriodicTask.objects.create(name="next", task="t", crontab=tab, one_off=True)
+    PeriodicTask.objects.create(name="text", task="t", interval=five)
+    PeriodicTask.objects.filter(name="text").update(args="[1,")
+
+    lines = tables()
+
+    assert actions(lines) == {"tab": "create", "five": "create", "clock": "create", "sun": "refused", "next": "create",
+                              "text": "refused"}
+    found = {job.name: job for job in Job.objects.all()}
+    assert (found["tab"].paused, found["tab"].note, found["tab"].priority) == (True, "why", 3)
+    assert (found["tab"].start_at, found["tab"].end_at) == (NOON + timedelta(days=1), NOON + timedelta(days=30))
+    assert (found["tab"].timezone, json.loads(found["tab"].headers)) == ("America/New_York", {"x": "y"})
+    assert (found["five"].next_run_at, found["five"].expires_after_seconds) == (NOON + timedelta(minutes=3), 60)
+    assert found["clock"].next_run_at == NOON + timedelta(days=2)
+    assert (found["next"].schedule_kind, found["next"].next_run_at) == ("once", datetime(2026, 1, 8, 7, 30, tzinfo=UTC))
+
+
+def test_what_ran_there_meanwhile_or_ran_once_here_is_not_planned_again():
+    five = IntervalSchedule.objects.create(every=5, period="minutes")
+    PeriodicTask.objects.create(name="five", task="t", interval=five, last_run_at=NOON)
+    PeriodicTask.objects.create(name="one", task="t", interval=five, one_off=True)
+    tables()
+    PeriodicTask.objects.filter(name="five").update(last_run_at=NOON + timedelta(minutes=7))
+    Job.objects.filter(name="one").update(finished_at=NOON, next_run_at=None)
+
+    assert set(actions(tables()).values()) == {"unchanged"}
+    assert Job.objects.get(name="one").next_run_at is None
+
+
+def test_the_zone_setting_of_django_celery_beat_is_obeyed(settings):
+    settings.DJANGO_CELERY_BEAT_TZ_AWARE = False
+    tab = CrontabSchedule.objects.create(minute="30", hour="2", timezone="America/New_York")
+    PeriodicTask.objects.create(name="tab", task="t", crontab=tab)
+
+    tables()
+
+    assert Job.objects.get().timezone == "UTC"
+
+
+def test_a_crontab_file_becomes_runs_of_one_task(tmp_path):
+    text = "\n".join((
+        "# jobs", "MAILTO=ops@example.org", "0 9 * * mon-fri  /bin/report --to a\\%b%first%second", "CRON_TZ=Asia/Tokyo",
+        "@daily /bin/clean", "@reboot /bin/boot", "61 * * * * /bin/wrong", "5 5 * * *"))
+
+    lines = bring(imports.from_crontab(text, source="tab", task="ops.run", timezone="UTC"), "crontab:tab:")
+
+    report, clean = Job.objects.get(name__startswith="/bin/report"), Job.objects.get(name__startswith="/bin/clean")
+    assert json.loads(report.kwargs) == {
+        "command": "/bin/report --to a%b", "stdin": "first\nsecond", "env": {"MAILTO": "ops@example.org"}}
+    assert (report.timezone, clean.timezone, clean.task) == ("UTC", "Asia/Tokyo", "ops.run")
+    assert [line.action for line in lines] == ["create", "create", "refused", "refused", "refused"]
+
+
+def test_a_system_crontab_names_the_user():
+    [found] = imports.from_crontab("*/5 * * * * root /bin/a b", source="s", task="ops.run", timezone="UTC", system=True)
+
+    assert found.definition.kwargs == {"command": "/bin/a b", "user": "root"}
+
+
+def test_the_command_writes_only_with_apply_and_its_exit_status_tells_refusals():
+    app = Celery("moving", set_as_current=False)
+    ChronoBeat(app)
+    app.conf.update(beat_schedule=BEAT, timezone="Asia/Tokyo")
+
+    def run(*line):
+        return CliRunner().invoke(chrono, ["import", *line], obj=SimpleNamespace(app=app))
+
+    dry = run("beat-schedule")
+    assert (dry.exit_code, Job.objects.count()) == (2, 0), dry.output
+    assert "Nothing was written" in dry.output
+    assert run("beat-schedule", "--apply", "--json").exit_code == 2
+    assert Job.objects.get(name="monthly").timezone == "Asia/Tokyo"
+    assert run("crontab").exit_code == 2
