@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Count, Max, Q, Sum
 
 from chrono_beat.core import field_checks as checks
-from chrono_beat.core import ids, lifecycle
+from chrono_beat.core import ids, lifecycle, targets
 from chrono_beat.core.errors import Conflict, InvalidInput, NotYetVoidedWarning, Problem, QueueUnavailable
 from chrono_beat.core.field_checks import Number
 from chrono_beat.core.records import TenantLimits, Void
@@ -206,7 +206,7 @@ def _text(name: str, value: Any) -> tuple[str, str]:
     text = value.strip()
     wrong = checks.unstorable(text)
     if not wrong and name == "pool":
-        wrong = checks.wrong_pool(text, wiring.config().default_pool)
+        wrong = targets.wrong_tenant_pool(text, wiring.config())
     if not wrong and name == "name" and len(text) > MAX_NAME_CHARACTERS:
         wrong = f"may have {MAX_NAME_CHARACTERS} characters; this has {len(text)}"
     return text, wrong or ""

@@ -32,7 +32,7 @@ def http(self: Any, *args: Any, **kwargs: Any) -> str:
         HttpTargetError: it was no success.
     """
     mine = current()
-    if mine is None:
+    if mine is None or mine.job_id is None:              # called by hand, or sent as a plain task
         raise HttpTargetError(f"{HTTP_TASK} runs for jobs that have a url, and for nothing else", final=True)
     beat = self.app.chrono_beat
     target = _target(beat, mine)

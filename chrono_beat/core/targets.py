@@ -40,6 +40,17 @@ def relay_pool(config: Config) -> str:
     return f"{config.default_pool}.relay"
 
 
+def wrong_tenant_pool(pool: str, config: Config) -> str | None:
+    """Say why this cannot be the pool of a tenant's tasks, None where it can."""
+    return checks.wrong_pool(pool, config.default_pool) or _relays(pool, config)
+
+
+def _relays(pool: str, config: Config) -> str | None:
+    if pool != relay_pool(config):
+        return None
+    return f"{pool} belongs to the relay, which runs no tasks; choose another one"
+
+
 def retargeted(changes: Mapping[str, Any], before: str) -> dict[str, Any]:
     """Return changes of a job completed so that a change of its target's kind leaves nothing of the old one.
 
@@ -132,9 +143,8 @@ def _message(values: dict[str, Any], config: Config) -> list[Problem]:
 
 
 def _not_the_relay(values: dict[str, Any], config: Config) -> list[Problem]:
-    if values["pool"] != relay_pool(config):
-        return []
-    return [Problem("pool", f"{values['pool']} belongs to the relay, which runs no tasks; choose another one")]
+    wrong = _relays(values["pool"], config)
+    return [Problem("pool", wrong)] if wrong else []
 
 
 def _wrong_task(task: str, config: Config, known_tasks: Collection[str] | None) -> str | None:

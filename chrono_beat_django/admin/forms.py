@@ -14,7 +14,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.core.validators import URLValidator, validate_email
 
-from chrono_beat.core import callback
+from chrono_beat.core import callback, targets
 from chrono_beat.core import field_checks as checks
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, Problem
@@ -290,7 +290,7 @@ class TenantForm(forms.ModelForm):
             self.cleaned_data[name] = value
 
     def _wrong_pool(self, pool: str) -> str | None:
-        return checks.wrong_pool(pool, wiring.config().default_pool)
+        return targets.wrong_tenant_pool(pool, wiring.config())
 
 
 def _wrong_addresses(text: str) -> str | None:

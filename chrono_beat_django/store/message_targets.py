@@ -1,6 +1,7 @@
 """Where messages of message targets go: read when they are sent."""
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
 from chrono_beat_django.models import Job
@@ -12,5 +13,14 @@ class MessageTargets(Session):
 
     def message_queues(self, job_ids: Sequence[str]) -> dict[str, str]:
         """See JobStore."""
-        rows = Job.objects.using(self.alias).filter(id__in=list(job_ids), target_kind="message").exclude(queue="")
+        known = [job_id for job_id in job_ids if _is_id(job_id)]      # a plain task has none
+        rows = Job.objects.using(self.alias).filter(id__in=known, target_kind="message").exclude(queue="")
         return self._attempt(lambda: {str(job_id): queue for job_id, queue in rows.values_list("id", "queue")})
+
+
+def _is_id(job_id: str) -> bool:
+    try:
+        uuid.UUID(job_id)
+    except ValueError:
+        return False
+    return True

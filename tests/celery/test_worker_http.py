@@ -1,6 +1,10 @@
 """HTTP targets on real workers: they run as the built-in task, with all that any task has."""
+from types import SimpleNamespace
+
 import pytest
 
+from chrono_beat.celery import http_task
+from chrono_beat.core.callback import HttpTargetError
 from chrono_beat.core.outcomes import decide_end
 from chrono_beat.testing.patience import eventually
 from tests.celery.test_worker_retries import AT_ONCE, decided
@@ -83,3 +87,13 @@ def test_the_task_calls_nothing_for_a_job_without_a_url(site):
 
     ending, attempt = decided(eid, site.ending(eid), AT_ONCE, 0)
     assert (ending.state, attempt) == ("dead", None) and "no URL any more" in ending.error
+
+
+@pytest.mark.parametrize("job_id", [None, "outside"])
+def test_the_task_calls_nothing_for_a_plain_task_or_by_hand(monkeypatch, job_id):
+    """Whoever may send plain tasks gains no way around the checks of a job's URL."""
+    monkeypatch.setattr(http_task, "current", lambda: None if job_id else SimpleNamespace(job_id=job_id))
+
+    with pytest.raises(HttpTargetError, match="nothing else") as refused:
+        http_task.http(None)
+    assert refused.value.final

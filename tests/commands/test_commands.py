@@ -282,3 +282,15 @@ def test_dead_letters_are_listed_replayed_and_discarded(run, nightly):
     assert len(json.loads(run("dead", "list", "--json"))) == 1
     assert "Error: ids: " in run("dead", "replay", status=2)
     assert "Error: tenant: " in run("dead", "list", "--job", "nightly", status=2)
+
+
+def test_a_url_or_a_queue_is_created_with_its_warning_and_without_its_secrets(run):
+    run("jobs", "create", "hook", "--url", "https://shop.example/hook", "--timeout", "5s", "--cron", "0 9 * * *",
+        "--headers", '{"Authorization": "Bearer s3cret"}')
+    out = run("jobs", "create", "mail", "--task", "shop.mail", "--queue", "mail", "--cron", "0 9 * * *")
+
+    shown = run("jobs", "show", "hook", "--json")
+    assert json.loads(shown)["target"] == "http" and "s3cret" not in shown
+    assert jobs.get("default", "hook").timeout_seconds == 5.0
+    assert "Warning: queue: the execution has succeeded as soon as the broker has the message" in out
+    assert "Error: url: " in run("jobs", "create", "x", "--url", "http://127.0.0.1/", "--cron", "0 9 * * *", status=2)

@@ -95,5 +95,5 @@ def test_the_queues_of_message_targets_are_told_and_of_no_others(bench):
     gone = add(bench, "gone", task="t.mail", target_kind="message", queue="mail")
     bench.delete(gone)
 
-    assert bench.store.message_queues([mail, other, empty, gone]) == {mail: "mail"}
+    assert bench.store.message_queues([mail, other, empty, gone, "", "no id"]) == {mail: "mail"}
     assert bench.store.message_queues([]) == {}

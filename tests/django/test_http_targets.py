@@ -5,7 +5,7 @@ import pytest
 
 from chrono_beat.core.callback import MASK
 from chrono_beat.core.errors import InvalidInput, StoreUnavailable
-from chrono_beat_django import jobs, tenant_secrets, wiring
+from chrono_beat_django import jobs, tenant_secrets, tenants, wiring
 from chrono_beat_django.models import Execution, Job, JobEvent, Tenant
 from chrono_beat_django.store import http_targets
 
@@ -107,3 +107,8 @@ def test_the_form_shows_no_secret_and_keeps_what_was_not_touched(job, admin_clie
     assert answer.status_code == 302, answer.context["adminform"].form.errors
     stored = Job.objects.get()
     assert (stored.note, stored.task, json.loads(stored.headers)) == ("looked at", "chrono_beat.http", HEADERS)
+
+
+def test_a_tenant_cannot_take_the_relays_pool():
+    with pytest.raises(InvalidInput, match="belongs to the relay"):
+        tenants.move("default", "chrono.relay")
