@@ -4,11 +4,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from chrono_beat import telemetry
 from chrono_beat.celery.commands.output import UNHEALTHY, WRONG_INPUT, command, fail, root
 from chrono_beat.celery.relay_sender import CelerySender
 
@@ -29,11 +31,18 @@ def chosen_roles(text: str) -> tuple[str, ...]:
 @click.option("--name", default=None, help="Unique name; default: host, process id and a random part.")
 @click.option("--health-file", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
               help="Touched each second while every service gets on; a probe looks at its age.")
+@click.option("--metrics-port", type=click.IntRange(1, 65535), metavar="PORT",
+              help="Answer Prometheus at this port; needs chrono-beat[metrics].")
+@click.option("--metrics-address", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+              help="Where that port listens; 0.0.0.0 for all of this host's addresses.")
 @click.option("-l", "--loglevel", default="INFO", show_default=True,
               type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False))
 @click.pass_context
 @command
-def run(context: click.Context, roles: str, name: str | None, health_file: Path | None, loglevel: str) -> None:
+def run(
+    context: click.Context, roles: str, name: str | None, health_file: Path | None, metrics_port: int | None,
+    metrics_address: str, loglevel: str,
+) -> None:
     """Run the dispatcher and its companions until TERM or Ctrl-C.
 
     Any number may run; they share the partitions. One that is stopped hands its partitions over before it leaves.
@@ -41,7 +50,34 @@ def run(context: click.Context, roles: str, name: str | None, health_file: Path 
     chosen = chosen_roles(roles)
     context.obj.app.log.setup(loglevel=loglevel.upper(), redirect_stdouts=False)
     runner = root(context).services(chosen, name=name, sender=CelerySender(context.obj.app))
-    serve(runner, health_file)
+    with measured(metrics_port, metrics_address):
+        serve(runner, health_file)
+
+
+@contextlib.contextmanager
+def measured(port: int | None, address: str) -> Iterator[None]:
+    """Count what is told within the block, and answer Prometheus; does nothing without a port.
+
+    Leaves with exit status 2 where the library is missing or the port can't be had.
+    """
+    if port is None:
+        yield
+        return
+    try:
+        from chrono_beat import metrics
+    except ModuleNotFoundError:
+        fail("--metrics-port: prometheus-client is not installed: pip install 'chrono-beat[metrics]'", WRONG_INPUT)
+    counted = metrics.Metrics()
+    try:
+        end = metrics.serve(counted, port, address)
+    except OSError as error:
+        fail(f"--metrics-port: {address}:{port}: {error}", WRONG_INPUT)
+    unsubscribe = telemetry.subscribe(counted.observe)
+    try:
+        yield
+    finally:
+        unsubscribe()
+        end()
 
 
 def serve(runner: Any, health_file: Path | None = None) -> None:
