@@ -28,9 +28,11 @@ from chrono_beat.core.records import (
     TenantLimits,
     Void,
 )
+from chrono_beat.core.rollup import Tallies
 from chrono_beat.testing.memory_audit import MemoryAudit
 from chrono_beat.testing.memory_flags import MemoryFlags
 from chrono_beat.testing.memory_holds import MemoryHolds
+from chrono_beat.testing.memory_rollups import add as add_rollups
 from chrono_beat.testing.memory_rows import MemoryExecution, MemoryJob, MemoryTenant
 
 __all__ = ["MemoryExecution", "MemoryJob", "MemoryJobStore", "MemoryTenant"]
@@ -267,10 +269,11 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
     ) -> RecordResult:
         """See JobStore."""
         with self._transaction() as now:
+            tallies = Tallies()
             for start in starts:
-                self._start(start)
+                self._start(start, tallies)
             self._step()
-            ended = [ending.execution_id for ending in endings if self._end(ending)]
+            ended = [ending.execution_id for ending in endings if self._end(ending, tallies)]
             ignored = [ending.execution_id for ending in endings if ending.execution_id not in ended]
             self._step()
             for attempt in attempts:
@@ -280,12 +283,15 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
             for job_id in {self.executions[key].job_id for key in ended}:
                 if job_id in self.jobs:
                     self._finish(self.jobs[job_id], now)
+            add_rollups(self.rollups, self._journal, tallies)
             return RecordResult(ended, ignored)
 
-    def _start(self, start: Start) -> None:
+    def _start(self, start: Start, tallies: Tallies) -> None:
         row = self.executions.get(start.execution_id)
         if row is None:
             return
+        if row.started_us is None:
+            tallies.start(row.tenant, row.due_us, start.started_us)
         if row.state in lifecycle.sources(lifecycle.RUNNING):
             self._journal.set(row, state=lifecycle.RUNNING)
         if row.state == lifecycle.RUNNING and start.deliveries >= row.deliveries:
@@ -293,7 +299,7 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
         elif row.started_us is None:
             self._journal.set(row, started_us=start.started_us)
 
-    def _end(self, ending: Ending) -> bool:
+    def _end(self, ending: Ending, tallies: Tallies) -> bool:
         row = self.executions.get(ending.execution_id)
         if row is None or row.state not in lifecycle.sources(ending.state):
             return False
@@ -308,6 +314,8 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
         )
         if ending.state == lifecycle.MISSED:
             self._journal.set(row, missed_count=1, first_missed_us=row.scheduled_us)
+        tallies.end(row.tenant, row.state, ending.finished_us, due_us=row.due_us, published_us=row.published_us,
+                    started_us=row.started_us, deliveries=row.deliveries)
         return True
 
     def _add_attempt(self, attempt: NewAttempt) -> None:

@@ -17,6 +17,7 @@ from chrono_beat.testing.memory_rows import (
     MemoryLane,
     MemoryMember,
     MemoryPartition,
+    MemoryRollup,
     MemoryTenant,
 )
 
@@ -36,6 +37,7 @@ class MemoryPartitions:
         self.jobs: dict[str, MemoryJob] = {}
         self.executions: dict[str, MemoryExecution] = {}
         self.voids: dict[str, Void] = {}
+        self.rollups: dict[tuple[str, int], MemoryRollup] = {}
         self.unavailable = False
         self._clock = clock
         self._partitions = {number: MemoryPartition() for number in range(partitions)}

@@ -99,6 +99,26 @@ class MemoryExecution:
 
 
 @dataclass(slots=True)
+class MemoryRollup:
+    """What became of one tenant's executions within a minute."""
+
+    started: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    dead: int = 0
+    skipped: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    missed: int = 0
+    deliveries: int = 0
+    duplicates: int = 0
+    lateness_max_us: int = 0
+    lateness: str = ""
+    publish_lateness: str = ""
+    duration: str = ""
+
+
+@dataclass(slots=True)
 class MemoryPartition:
     """The lease on a slice of the due index."""
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from chrono_beat.core import lifecycle
 from chrono_beat.core.ids import execution_id
 from chrono_beat.core.records import Ending, NewAttempt, OpenExecution, RecordResult, Start
-from chrono_beat_django.store import retries
+from chrono_beat.core.rollup import Tallies
+from chrono_beat_django.store import retries, rollups
 from chrono_beat_django.store.keys import Key, split
 from chrono_beat_django.store.postgres_claims import PostgresClaims
 from chrono_beat_django.store.postgres_sql import (
@@ -47,7 +48,11 @@ START = f"""UPDATE chrono_execution e SET
     worker = CASE WHEN {_NEWER} THEN k.worker ELSE e.worker END,
     deliveries = CASE WHEN {_NEWER} THEN k.deliveries ELSE e.deliveries END
 FROM {unnest("k", **KEY_COLUMNS, started_us="bigint", worker="text", deliveries="int")}
-WHERE {BY_KEY} AND ({_LIVE} OR e.started_at IS NULL)"""
+WHERE {BY_KEY} AND {{which}}"""
+# The first start of an execution counts in its tenant's minute, and only once: of two transactions the second finds
+# started_at set.
+FIRST_START = START.format(which="e.started_at IS NULL") + f" RETURNING e.id, e.tenant, {us('e.due_at')}"
+LATER_START = START.format(which=f"e.started_at IS NOT NULL AND {_LIVE}")
 
 # Protocol rule 1: an end names the states it may leave, straight from the table of transitions.
 _MOVES = ",".join(f"{source}>{target}" for target in lifecycle.TERMINAL for source in lifecycle.sources(target))
@@ -60,7 +65,8 @@ FROM {unnest("k", **KEY_COLUMNS, state="text", reason="text", finished_us="bigin
              error="text", result="text", if_version="int")}
 WHERE {BY_KEY} AND e.state || '>' || k.state = ANY ('{{{_MOVES}}}'::text[])
     AND (k.if_version IS NULL OR k.if_version = e.job_version)
-RETURNING e.id, e.job_id::text"""
+RETURNING e.id, e.job_id::text, e.tenant, {us("e.due_at")}, {us("e.published_at")}, {us("e.started_at")},
+    e.deliveries"""
 
 NEXT_ATTEMPTS = f"""INSERT INTO chrono_execution (id, job_id, tenant, job_name, partition, scheduled_at, due_at,
     first_due_at, attempt, retries, kind, state, job_version, args, kwargs)
@@ -98,12 +104,14 @@ class PostgresRecords(PostgresClaims):
         """See JobStore. The jobs whose last execution ended by this are finished in the same transaction."""
         def work(cursor):
             cursor.execute(LIMIT_IDLE)
-            _start(cursor, starts)
+            tallies = Tallies()
+            _start(cursor, starts, tallies)
             jobs: dict[str, str] = {}
             for batch in first_of_each(_with_generation(cursor, endings)):
-                jobs.update(_end(cursor, [ending for ending in batch if ending.execution_id not in jobs]))
+                jobs.update(_end(cursor, [ending for ending in batch if ending.execution_id not in jobs], tallies))
             _add_attempts(cursor, [attempt for attempt in attempts if attempt.after in jobs])
             _finish(cursor, set(jobs.values()))
+            rollups.add(cursor, tallies)
             ended = list(dict.fromkeys(e.execution_id for e in endings if e.execution_id in jobs))
             return RecordResult(ended, [e.execution_id for e in endings if e.execution_id not in jobs])
 
@@ -115,20 +123,33 @@ def _in_order(keys: dict[str, Key]) -> dict[str, Key]:
     return dict(sorted(keys.items(), key=lambda item: item[1]))
 
 
-def _start(cursor, starts: Iterable[Start]) -> None:
+def _start(cursor, starts: Iterable[Start], tallies: Tallies) -> None:
+    first: dict[str, Start] = {}
     latest: dict[str, Start] = {}
     for start in starts:
+        first.setdefault(start.execution_id, start)
         known = latest.get(start.execution_id)
         if known is None or start.deliveries >= known.deliveries:
             latest[start.execution_id] = start
     keys = _in_order(split(latest))
-    if keys:
-        rows = [latest[key] for key in keys]
-        cursor.execute(START, [
-            *key_parameters(keys.values()), array(row.started_us for row in rows),
-            texts(row.worker[:LONGEST_WORKER] for row in rows), array(row.deliveries for row in rows),
-            *bounds(keys.values()),
-        ])
+    if not keys:
+        return
+    cursor.execute(FIRST_START, _start_parameters(keys, latest))
+    started = cursor.fetchall()
+    for key, tenant, due_us in started:
+        tallies.start(tenant, due_us, first[key].started_us)
+    if len(started) < len(keys):
+        again = {key: keys[key] for key in keys.keys() - {row[0] for row in started}}
+        cursor.execute(LATER_START, _start_parameters(_in_order(again), latest))
+
+
+def _start_parameters(keys: dict[str, Key], latest: dict[str, Start]) -> list[object]:
+    rows = [latest[key] for key in keys]
+    return [
+        *key_parameters(keys.values()), array(row.started_us for row in rows),
+        texts(row.worker[:LONGEST_WORKER] for row in rows), array(row.deliveries for row in rows),
+        *bounds(keys.values()),
+    ]
 
 
 def _with_generation(cursor, endings: Sequence[Ending]) -> list[Ending]:
@@ -141,7 +162,7 @@ def _with_generation(cursor, endings: Sequence[Ending]) -> list[Ending]:
     return [e for e in endings if e.if_generation is None or e.if_generation == now.get(e.lane, 0)]
 
 
-def _end(cursor, endings: Sequence[Ending]) -> list[tuple[str, str]]:
+def _end(cursor, endings: Sequence[Ending], tallies: Tallies) -> list[tuple[str, str]]:
     """Write endings, one a row; returns (execution id, job id) of the rows that ended."""
     wanted = {ending.execution_id: ending for ending in endings}
     keys = _in_order(split(wanted))
@@ -155,7 +176,12 @@ def _end(cursor, endings: Sequence[Ending]) -> list[tuple[str, str]]:
         texts(row.result for row in rows), array(row.if_version for row in rows),
         *bounds(keys.values()),
     ])
-    return cursor.fetchall()
+    ended = cursor.fetchall()
+    for key, _, tenant, due_us, published_us, started_us, deliveries in ended:
+        row = wanted[key]
+        tallies.end(tenant, row.state, row.finished_us, due_us=due_us, published_us=published_us, started_us=started_us,
+                    deliveries=deliveries)
+    return [row[:2] for row in ended]
 
 
 def _add_attempts(cursor, attempts: Sequence[NewAttempt]) -> None:

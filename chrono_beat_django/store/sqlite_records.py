@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from chrono_beat.core import lifecycle
 from chrono_beat.core.ids import execution_id
 from chrono_beat.core.records import Ending, NewAttempt, OpenExecution, RecordResult, Start, TenantLimits
-from chrono_beat_django.store import retries
+from chrono_beat.core.rollup import Tallies
+from chrono_beat_django.store import retries, rollups
 from chrono_beat_django.store.sqlite_claims import FINISH, SqliteClaims
 from chrono_beat_django.store.sqlite_sql import dashed, listed, now_us, query, text, us
 from chrono_beat_django.store.tenants import OVERLAP_US
@@ -18,7 +19,8 @@ OPEN = """SELECT e.id, e.job_id, e.tenant, e."partition", CAST(e.scheduled_at AS
 FROM chrono_execution e LEFT JOIN chrono_job j ON j.id = e.job_id
 WHERE e.id IN (SELECT value FROM json_each(%s)) AND e.state IN ('scheduled', 'queued', 'running')"""
 
-READ = """SELECT id, state, job_version, deliveries, job_id, CAST(scheduled_at AS TEXT) FROM chrono_execution
+READ = """SELECT id, state, job_version, deliveries, job_id, CAST(scheduled_at AS TEXT), tenant, CAST(due_at AS TEXT),
+    CAST(published_at AS TEXT), CAST(started_at AS TEXT) FROM chrono_execution
     WHERE id IN (SELECT value FROM json_each(%s))"""
 RUN = "UPDATE chrono_execution SET state = 'running' WHERE id = %s"
 START = "UPDATE chrono_execution SET started_at = %s, worker = %s, deliveries = %s WHERE id = %s"
@@ -59,18 +61,24 @@ class SqliteRecords(SqliteClaims):
         def work(cursor):
             generations = dict(query(cursor, GENERATIONS))
             rows = _read(cursor, [*(s.execution_id for s in starts), *(e.execution_id for e in endings)])
-            _write_starts(cursor, starts, rows)
+            tallies = Tallies()
+            _write_starts(cursor, starts, rows, tallies)
             ended = {}
             for ending in endings:
                 row = rows.get(ending.execution_id)
                 if row and _may_end(row, ending, generations):
                     ended[ending.execution_id] = ending
                     row["state"] = ending.state
+                    tallies.end(
+                        row["tenant"], ending.state, ending.finished_us, due_us=row["due_us"],
+                        published_us=row["published_us"], started_us=row["started_us"],
+                        deliveries=max(row["deliveries"], ending.deliveries))
             cursor.executemany(END, [
                 (e.state, e.state, e.state, e.reason, text(e.finished_us), e.worker, e.deliveries, e.error, e.result, key)
                 for key, e in ended.items()])
             cursor.executemany(NEXT_ATTEMPT, [_next_attempt(a, rows[a.after]) for a in attempts if a.after in ended])
             cursor.execute(FINISH, [text(now_us()), listed({rows[key]["job_id"] for key in ended})])
+            rollups.add(cursor, tallies, naive=True)
             return RecordResult(list(ended), [e.execution_id for e in endings if e.execution_id not in ended])
 
         return self.write(work) if starts or endings else RecordResult([], [])
@@ -105,22 +113,28 @@ def _limits(slug: str, weight: int, max_running: int, paused: int, changed: str)
 
 
 def _read(cursor, execution_ids: Iterable[str]) -> dict[str, dict]:
-    names = ("state", "version", "deliveries", "job_id", "scheduled_at")
-    return {row[0]: dict(zip(names, row[1:], strict=True)) for row in query(cursor, READ, listed(set(execution_ids)))}
+    names = ("state", "version", "deliveries", "job_id", "scheduled_at", "tenant", "due_us", "published_us", "started_us")
+    return {
+        row[0]: dict(zip(names, (*row[1:7], us(row[7]) or 0, us(row[8]), us(row[9])), strict=True))
+        for row in query(cursor, READ, listed(set(execution_ids)))
+    }
 
 
-def _write_starts(cursor, starts: Sequence[Start], rows: dict[str, dict]) -> None:
+def _write_starts(cursor, starts: Sequence[Start], rows: dict[str, dict], tallies: Tallies) -> None:
     """A start that comes after the end, or after a later delivery's, only fills in what nobody knew."""
     runs, begun, late = [], [], []
     for start in starts:
         row = rows.get(start.execution_id)
         if row is None:
             continue
+        if row["started_us"] is None:
+            row["started_us"] = start.started_us
+            tallies.start(row["tenant"], row["due_us"], start.started_us)
         if row["state"] in lifecycle.sources(lifecycle.RUNNING):
             row["state"] = lifecycle.RUNNING
             runs.append((start.execution_id,))
         if row["state"] == lifecycle.RUNNING and start.deliveries >= row["deliveries"]:
-            row["deliveries"] = start.deliveries
+            row["deliveries"], row["started_us"] = start.deliveries, start.started_us
             begun.append((text(start.started_us), start.worker, start.deliveries, start.execution_id))
         else:
             late.append((text(start.started_us), start.execution_id))

@@ -18,6 +18,7 @@ from django.db import OperationalError, connections
 from django.db.models import F
 
 from chrono_beat.core.ids import execution_id, from_us, partition_of, to_us
+from chrono_beat.core.rollup import compact
 from chrono_beat.testing.clock import ManualClock
 from chrono_beat.testing.memory_jobs import PLAN, MemoryJob, MemoryJobStore, MemoryTenant
 from chrono_beat_django import models
@@ -65,6 +66,10 @@ class MemoryBench:
     def rows(self, job_id: str | None = None) -> list[Any]:
         return [dataclasses.replace(row) for row in self.store.rows(job_id)]
 
+    def rollups(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Return {(tenant, start of the minute): its numbers}."""
+        return {key: dataclasses.asdict(row) for key, row in self.store.rollups.items()}
+
     def snapshot(self) -> Any:
         """Return all that can be seen, without dates of writing."""
         jobs = [(j.job_id, j.next_run_us, j.version, j.quarantined_reason, j.finished_us is None)
@@ -105,12 +110,23 @@ class DjangoBench:
     def clean(self) -> None:
         """Empty the tables; the partitions and lanes are nobody's."""
         for model in (models.Job, models.Execution, models.Dispatcher, models.JobEvent, models.Tenant, models.Lane,
-                      models.PendingVoid):
+                      models.PendingVoid, models.Rollup):
             self.execute(f"DELETE FROM {model._meta.db_table}")
         models.Partition.objects.using(self.alias).update(
             owner="", epoch=0, loaded_epoch=0, expires_at=models.FIRST_INSTANT, offered=False)
         models.Lane.objects.using(self.alias).create(number=0)
         models.Tenant.objects.using(self.alias).create(slug="default")
+
+    def rollups(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Return {(tenant, start of the minute): its numbers}."""
+        texts = ("lateness", "publish_lateness", "duration")
+        found = {}
+        for row in models.Rollup.objects.using(self.alias).filter(span="minute").values():
+            start_us = to_us(row["start"])
+            found[row["tenant"], start_us] = {
+                name: compact(value) if name in texts else value for name, value in row.items()
+                if name not in ("id", "tenant", "span", "start", "capped_us")}
+        return found
 
     def pass_time(self, us: int) -> None:
         """Move leases into the past: the database's clock is not ours to move."""

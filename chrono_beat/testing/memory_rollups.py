@@ -1,0 +1,21 @@
+"""Adding to the minutes of tenants, in memory."""
+from __future__ import annotations
+
+from chrono_beat.core import lifecycle
+from chrono_beat.core.rollup import Tallies, histogram, merge
+from chrono_beat.testing.memory_rows import Journal, MemoryRollup
+
+
+def add(rollups: dict[tuple[str, int], MemoryRollup], journal: Journal, tallies: Tallies) -> None:
+    """Add what a transaction counted to (tenant, start of the minute in µs)."""
+    for tenant, start_us, tally in tallies.rows():
+        old = rollups.get((tenant, start_us), MemoryRollup())
+        journal.put(rollups, (tenant, start_us), MemoryRollup(
+            started=old.started + tally.started,
+            deliveries=old.deliveries + tally.deliveries, duplicates=old.duplicates + tally.duplicates,
+            lateness_max_us=max(old.lateness_max_us, *tally.lateness_us, 0),
+            lateness=merge([old.lateness, histogram(tally.lateness_us)]),
+            publish_lateness=merge([old.publish_lateness, histogram(tally.publish_lateness_us)]),
+            duration=merge([old.duration, histogram(tally.duration_us)]),
+            **{state: getattr(old, state) + tally.states[state] for state in lifecycle.TERMINAL},
+        ))

@@ -1,0 +1,54 @@
+"""Adding to the minutes of tenants: one upsert, the same on both engines, within the transaction of the rows that count.
+
+Every writer adds in the order of (tenant, minute) and as the last thing it locks, so no two wait for each other.
+Histograms grow by appending (see :mod:`chrono_beat.core.rollup`); one that has become long is written anew at once.
+"""
+from __future__ import annotations
+
+from chrono_beat.core import lifecycle
+from chrono_beat.core.ids import from_us
+from chrono_beat.core.rollup import Tallies, compact, histogram
+
+LONGEST_TEXT = 4_000
+"""Characters up to which a histogram may grow before it is written anew."""
+
+_SUMS = ("started", *lifecycle.TERMINAL, "deliveries", "duplicates")
+_TEXTS = ("lateness", "publish_lateness", "duration")
+_COLUMNS = ("tenant", "span", "start", *_SUMS, "lateness_max_us", *_TEXTS)
+_ROW = f"({', '.join(['%s'] * len(_COLUMNS))})"
+_ADDED = ", ".join([
+    *(f"{name} = r.{name} + EXCLUDED.{name}" for name in _SUMS),
+    *(f"{name} = TRIM(r.{name} || ' ' || EXCLUDED.{name})" for name in _TEXTS),
+    "lateness_max_us = CASE WHEN r.lateness_max_us > EXCLUDED.lateness_max_us THEN r.lateness_max_us "
+    "ELSE EXCLUDED.lateness_max_us END",
+])
+_LONG = " OR ".join(f"LENGTH({name}) > {LONGEST_TEXT}" for name in _TEXTS)
+ADD = f"""INSERT INTO chrono_rollup AS r ({', '.join(_COLUMNS)}) VALUES {{rows}}
+ON CONFLICT (tenant, span, start) DO UPDATE SET {_ADDED}
+RETURNING id, {', '.join(f"CASE WHEN {_LONG} THEN {name} END" for name in _TEXTS)}"""
+COMPACT = f"UPDATE chrono_rollup SET {', '.join(f'{name} = %s' for name in _TEXTS)} WHERE id = %s"
+ROWS_AT_ONCE = 40                # parameters of one statement: SQLite takes 999 in its oldest versions
+
+
+def add(cursor, tallies: Tallies, *, naive: bool = False) -> None:
+    """Add what a transaction counted.
+
+    Args:
+        cursor: of that transaction.
+        tallies: what it counted.
+        naive: instants are written without a zone (SQLite).
+    """
+    rows = tallies.rows()
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        part = rows[first:first + ROWS_AT_ONCE]
+        flat: list[object] = []
+        for tenant, start_us, tally in part:
+            start = from_us(start_us)
+            flat += (tenant, "minute", str(start.replace(tzinfo=None)) if naive else start, tally.started,
+                     *(tally.states[state] for state in lifecycle.TERMINAL), tally.deliveries, tally.duplicates,
+                     max(tally.lateness_us, default=0), histogram(tally.lateness_us),
+                     histogram(tally.publish_lateness_us), histogram(tally.duration_us))
+        cursor.execute(ADD.format(rows=", ".join([_ROW] * len(part))), flat)
+        for id_, *texts in cursor.fetchall():
+            if texts[0] is not None:
+                cursor.execute(COMPACT, [*(compact(text) for text in texts), id_])

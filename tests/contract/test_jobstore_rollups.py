@@ -1,0 +1,101 @@
+"""What every JobStore adds to the minutes of tenants when outcomes are recorded: once, whatever is repeated."""
+from __future__ import annotations
+
+import pytest
+
+from chrono_beat.core.errors import StoreUnavailable
+from chrono_beat.core.records import Ending, Start
+from chrono_beat.core.rollup import histogram, percentile
+
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+NOON = 1_767_355_200 * SECOND
+
+
+def ending(key: str, state: str = "succeeded", at_us: int = NOON + 30 * SECOND, deliveries: int = 1) -> Ending:
+    return Ending(key, state, "", at_us, "w1", deliveries, "")
+
+
+@pytest.fixture
+def key(bench) -> str:
+    """An execution of the tenant acme, due at noon."""
+    bench.add_tenant("acme")
+    return bench.add_execution(bench.add_job("late", tenant="acme"), NOON)
+
+
+def test_a_run_counts_in_the_minutes_in_which_it_started_and_ended(bench, store, key):
+    store.mark_queued([(key, NOON + 5 * SECOND)])
+    store.record([Start(key, NOON + 20 * SECOND, "w1", 1)], [], [])
+    store.record([], [ending(key, at_us=NOON + 80 * SECOND, deliveries=3)], [])
+
+    nothing = dict.fromkeys(("failed", "dead", "skipped", "cancelled", "expired", "missed"), 0)
+    assert bench.rollups() == {
+        ("acme", NOON): {
+            "started": 1, "succeeded": 0, **nothing, "deliveries": 0, "duplicates": 0, "lateness_max_us": 20 * SECOND,
+            "lateness": histogram([20 * SECOND]), "publish_lateness": "", "duration": ""},
+        ("acme", NOON + MINUTE): {
+            "started": 0, "succeeded": 1, **nothing, "deliveries": 3, "duplicates": 2, "lateness_max_us": 0,
+            "lateness": "", "publish_lateness": histogram([5 * SECOND]), "duration": histogram([60 * SECOND])},
+    }
+
+
+def test_what_is_recorded_twice_counts_once(bench, store, key):
+    for _ in range(2):
+        store.record([Start(key, NOON + SECOND, "w1", 1)], [ending(key)], [])
+    once = bench.rollups()
+
+    store.record([Start(key, NOON + 2 * SECOND, "w2", 2)], [ending(key, "dead")], [])
+
+    assert bench.rollups() == once
+    assert (once["acme", NOON]["started"], once["acme", NOON]["succeeded"]) == (1, 1)
+
+
+def test_only_the_first_start_of_an_execution_counts(bench, store, key):
+    store.record([Start(key, NOON + SECOND, "w1", 1), Start(key, NOON + 9 * SECOND, "w2", 2)], [], [])
+    store.record([Start(key, NOON + 40 * SECOND, "w3", 3)], [], [])
+
+    minute = bench.rollups()["acme", NOON]
+    assert (minute["started"], minute["lateness"]) == (1, histogram([SECOND]))
+    assert bench.rows()[0].deliveries == 3
+
+
+def test_a_tenants_minute_adds_up_over_many_transactions_and_stays_short(bench, store):
+    job = bench.add_job("many", concurrency="allow")
+    for number in range(1_200):
+        key = bench.add_execution(job, NOON + number)
+        if number % 100 == 0:
+            keys = []
+        keys.append((key, NOON + number + (number + 1) * 40_000))
+        if number % 100 == 99:
+            store.record([Start(key, at_us, "w", 1) for key, at_us in keys], [ending(key) for key, _ in keys], [])
+
+    minute = bench.rollups()["default", NOON]
+    assert (minute["started"], minute["succeeded"]) == (1_200, 1_200)
+    assert percentile(minute["lateness"], 0.5) == pytest.approx(24 * SECOND, rel=0.021)
+
+
+def test_minutes_of_different_tenants_stay_apart(bench, store, key):
+    bench.add_tenant("other")
+    theirs = bench.add_execution(bench.add_job("theirs", tenant="other"), NOON)
+
+    store.record([], [ending(key, "skipped", deliveries=0), ending(theirs, "expired", deliveries=0)], [])
+
+    found = bench.rollups()
+    assert found["acme", NOON]["skipped"] == found["other", NOON]["expired"] == 1
+    assert found["acme", NOON]["expired"] == found["other", NOON]["skipped"] == 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_transaction_that_breaks_off_counts_nothing_and_its_repetition_all(bench, store, key, when):
+    broken = 0
+    for step in range(1, 12):
+        try:
+            with bench.fault(step, when=when):
+                store.record([Start(key, NOON + SECOND, "w1", 1)], [ending(key)], [])
+        except StoreUnavailable:
+            broken += 1
+
+    store.record([Start(key, NOON + SECOND, "w1", 1)], [ending(key)], [])
+
+    minute = bench.rollups()["acme", NOON]
+    assert broken and (minute["started"], minute["succeeded"]) == (1, 1)
