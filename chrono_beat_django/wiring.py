@@ -201,6 +201,11 @@ def sync(app: Any, *, actor: str = "sync", prune: bool = True) -> Any:
     return _above("sync").sync(app, actor=actor, prune=prune)
 
 
+def forecasting() -> Any:
+    """Return what counts executions to come, :mod:`chrono_beat_django.forecasting`."""
+    return _above("forecasting")
+
+
 def importing() -> Any:
     """Return what takes over other schedulers' entries, :mod:`chrono_beat_django.importing`."""
     return _above("importing")

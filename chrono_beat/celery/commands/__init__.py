@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import click
 
-from chrono_beat.celery.commands import dead, doctor, executions, importing, jobs, run, sync
+from chrono_beat.celery.commands import ahead, dead, doctor, executions, importing, jobs, run, sync
 from chrono_beat.celery.commands.output import CONTEXT
 
 
@@ -21,4 +21,6 @@ chrono.add_command(executions.executions)
 chrono.add_command(dead.dead)
 chrono.add_command(sync.sync)
 chrono.add_command(importing.importing)
+chrono.add_command(ahead.ahead)
+chrono.add_command(ahead.transitions)
 chrono.add_command(doctor.doctor)

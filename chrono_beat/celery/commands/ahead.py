@@ -1,0 +1,60 @@
+"""``chrono forecast`` and ``chrono transitions``: what the schedules will do."""
+from __future__ import annotations
+
+import click
+
+from chrono_beat.celery.commands.jobs import machine_option
+from chrono_beat.celery.commands.output import as_json, command, root, table
+
+SAYS = {
+    "moved": "its time does not exist; it runs at the end of the gap",
+    "skipped": "its date does not exist; it does not run",
+    "twice": "runs in both passes of the hour",
+    "once": "its time comes twice; it runs in the first pass only",
+}
+tenants_option = click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: all tenants.")
+
+
+@click.command("forecast")
+@tenants_option
+@click.option("--hours", default=24, show_default=True, type=click.IntRange(1, 168))
+@machine_option
+@click.pass_context
+@command
+def ahead(context: click.Context, tenant: str | None, hours: int, machine: bool) -> None:
+    """Count the executions to come for each minute; show the fullest ones and the spread that would help.
+
+    Exact from the schedules; jobs with a spread count as their average.
+    """
+    found = root(context).forecasting().load(tenant, hours)
+    if machine:
+        click.echo(as_json({"start": found.start, "total": found.total, "tenants": found.tenants,
+                            "peaks": [peak._asdict() for peak in found.peaks]}))
+        return
+    click.echo(f"{sum(found.total):,.0f} executions in {hours} hours from {found.start:%Y-%m-%d %H:%M}Z")
+    for slug, minutes in found.tenants.items():
+        click.echo(f"  {slug}: {sum(minutes):,.0f}, at most {max(minutes):,.0f} a minute")
+    table(("minute", "executions", "spread that helps", "then a minute"), [
+        (f"{peak.at:%Y-%m-%d %H:%M}Z", f"{peak.executions:,.0f}",
+         "" if peak.spread_seconds is None else f"{peak.spread_seconds} s",
+         "" if peak.spread_to is None else f"{peak.spread_to:,.0f}") for peak in found.peaks])
+
+
+@click.command()
+@click.option("--zone", default=None, metavar="ZONE", help="IANA zone; default: those of all jobs.")
+@click.option("--year", default=None, type=int, help="Default: the 366 days from now.")
+@tenants_option
+@machine_option
+@click.pass_context
+@command
+def transitions(
+    context: click.Context, zone: str | None, year: int | None, tenant: str | None, machine: bool,
+) -> None:
+    """List the clock changes and the jobs that they touch: moved, skipped, run twice, or run once."""
+    found = root(context).forecasting().transitions(zone=zone, year=year, tenant=tenant)
+    if machine:
+        click.echo(as_json([line._asdict() for line in found]))
+        return
+    table(("change", "zone", "tenant", "job", "what happens"), [
+        (f"{line.at:%Y-%m-%d %H:%M}Z", line.timezone, line.tenant, line.job, f"{line.how}: {SAYS[line.how]}")
+        for line in found])

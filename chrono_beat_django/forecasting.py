@@ -1,0 +1,126 @@
+"""What the stored jobs will do: executions per minute, and the clock changes that touch them."""
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from chrono_beat.core import forecast, ids
+from chrono_beat.core.errors import InvalidInput, Problem
+from chrono_beat.core.forecast import Load, Peak
+from chrono_beat.core.schedule import Schedule, ScheduleError, schedule_from_parts, zone_keys
+from chrono_beat_django import wiring
+from chrono_beat_django.models import Job, JobQuerySet, Tenant
+from chrono_beat_django.store import definitions as store
+
+
+class Forecast(NamedTuple):
+    """Executions to come.
+
+    Args:
+        start: the first minute, UTC.
+        tenants: executions for each minute, by the tenant's slug.
+        total: of all of these tenants.
+        peaks: the fullest minutes of the total.
+    """
+
+    start: datetime
+    tenants: dict[str, list[float]]
+    total: list[float]
+    peaks: list[Peak]
+
+
+class Transition(NamedTuple):
+    """A clock change and a job that it touches; *how* is "moved", "skipped", "twice" or "once"."""
+
+    at: datetime
+    timezone: str
+    tenant: str
+    job: str
+    how: str
+
+
+def load(tenant: str | None = None, hours: int = 24) -> Forecast:
+    """Count the executions of active jobs for each minute from now on; jobs that cannot be read are left out.
+
+    Args:
+        tenant: slug; None for all tenants.
+        hours: how far to look, 1 to 168.
+
+    Raises:
+        InvalidInput: *hours* is out of range.
+    """
+    if not 1 <= hours <= forecast.MAX_HOURS:
+        raise InvalidInput(Problem("hours", f"must be from 1 to {forecast.MAX_HOURS}"))
+    spreads = dict(Tenant.objects.using(store.alias()).filter(paused=False).values_list("slug", "spread_seconds"))
+    loads: dict[str, Counter[Load]] = {}
+    rows = _jobs(tenant).filter(paused=False, next_run_at__isnull=False).order_by().values_list(
+        "tenant", "spread_seconds", "schedule_kind", "expression", "timezone", "start_at", "end_at", "anchor_at")
+    for slug, own, *parts in rows.iterator(chunk_size=5_000):
+        if slug in spreads:
+            spread = own if own is not None else spreads[slug] or 0
+            found = Load(*parts, spread_seconds=spread)
+            loads.setdefault(slug, Counter())[found if found.kind != "interval" else _counted(found)] += 1
+    start = ids.from_us(wiring.now_us()).replace(second=0, microsecond=0)
+    tenants = {slug: forecast.forecast(_readable(found), start, hours) for slug, found in sorted(loads.items())}
+    total = [sum(column) for column in zip(*tenants.values(), strict=True)] or [0.0] * (hours * 60)
+    return Forecast(start, tenants, total, forecast.peaks(total, start))
+
+
+def transitions(
+    *, zone: str | None = None, year: int | None = None, tenant: str | None = None,
+) -> list[Transition]:
+    """Return the clock changes and the jobs that they touch, in order (R059).
+
+    Args:
+        zone: IANA key; None for the zones of all jobs.
+        year: the year in UTC; None for the 366 days from now.
+        tenant: slug; None for all tenants.
+
+    Raises:
+        InvalidInput: the zone is none, or the year is not from 1900 to 2999.
+    """
+    if zone is not None and zone not in zone_keys():
+        raise InvalidInput(Problem("zone", f"{zone!r} is not an IANA zone; use a name such as 'Europe/London'"))
+    if year is not None and not 1900 <= year <= 2999:
+        raise InvalidInput(Problem("year", "must be from 1900 to 2999"))
+    now = ids.from_us(wiring.now_us())
+    start = now if year is None else datetime(year, 1, 1, tzinfo=UTC) - timedelta(seconds=1)
+    end = now + timedelta(days=366) if year is None else datetime(year + 1, 1, 1, tzinfo=UTC) - timedelta(seconds=1)
+    rows = _jobs(tenant).filter(schedule_kind__in=("cron", "celery"))
+    if zone is not None:
+        rows = rows.filter(timezone=zone)
+    known: dict[tuple[object, ...], list[forecast.Touched]] = {}
+    found = []
+    for slug, name, *parts in rows.order_by().values_list(
+            "tenant", "name", "schedule_kind", "expression", "timezone", "start_at", "end_at").iterator():
+        key = tuple(parts)
+        if key not in known:
+            schedule = _read(Load(*parts))
+            known[key] = [] if schedule is None else forecast.touches(schedule, start, end)
+        found += [Transition(touched.at, parts[2], slug, name, touched.how) for touched in known[key]]
+    return sorted(found)
+
+
+def _jobs(tenant: str | None) -> JobQuerySet:
+    rows = Job.objects.using(store.alias()).unfinished()
+    return rows if tenant is None else rows.of(tenant)
+
+
+def _counted(found: Load) -> Load:
+    try:
+        return forecast.grouped(found)
+    except (ValueError, ZeroDivisionError):
+        return found                                        # no number of seconds: left out below
+
+
+def _readable(loads: Counter[Load]) -> dict[Load, int]:
+    return {found: jobs for found, jobs in loads.items() if _read(found) is not None}
+
+
+def _read(found: Load) -> Schedule | None:
+    try:
+        return schedule_from_parts(found.kind, found.expression, found.timezone, start=found.start, end=found.end,
+                                   anchor=found.anchor)
+    except ScheduleError:
+        return None                                         # quarantined at its claim

@@ -1,0 +1,71 @@
+"""Executions to come are counted by distinct schedules, and clock changes are told for each schedule."""
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from chrono_beat.core.forecast import Load, forecast, grouped, peaks, proposed_spread, touches
+from chrono_beat.core.schedule import CeleryCrontab, Cron, Interval
+
+NOON = datetime(2026, 1, 7, 12, tzinfo=UTC)
+YEAR = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC))
+
+
+def test_each_minute_has_the_runs_of_all_jobs_in_it():
+    found = forecast({
+        Load("cron", "0 * * * *", "UTC"): 1_000,
+        Load("cron", "30 14 * * *", "Europe/Paris"): 5,             # 13:30 UTC
+        Load("interval", "20", "UTC", anchor=NOON): 2,
+        Load("once", "2026-01-07T15:00:30Z", "UTC"): 1,
+    }, NOON + timedelta(seconds=30), hours=4)
+
+    assert (len(found), found[0], found[1], found[90], found[180]) == (240, 1_006, 6, 11, 1_007)
+
+
+def test_a_spread_is_counted_as_its_average_and_loses_nothing():
+    spread = forecast({Load("cron", "0 13 * * *", "UTC", spread_seconds=600): 100}, NOON, hours=2)
+    before = forecast({Load("cron", "55 11 * * *", "UTC", spread_seconds=600): 100}, NOON, hours=2)
+
+    assert spread[59:71] == [0.0, *[10.0] * 10, 0.0]
+    assert before[:6] == [10.0] * 5 + [0.0]
+
+
+def test_intervals_are_told_apart_by_the_second_in_which_they_fall():
+    loads = {grouped(Load("interval", "300", "UTC", anchor=NOON + timedelta(milliseconds=37 * job))) for job in range(20_000)}
+
+    assert len(loads) == 300
+
+
+def test_a_crowded_minute_gets_the_shortest_spread_that_helps():
+    [peak] = peaks(forecast({Load("cron", "0 13 * * *", "UTC"): 4_000}, NOON, hours=2), NOON)
+
+    assert (peak.at, peak.executions, peak.spread_seconds) == (NOON + timedelta(hours=1), 4_000, 900)
+    assert peak.spread_to == pytest.approx(4_000 / 15)
+    assert proposed_spread(500) is None
+
+
+@pytest.mark.parametrize(("schedule", "how"), [
+    (Cron("30 1 * * *", "Europe/London"), ["moved", "once"]),
+    (Cron("*/30 1 * * *", "Europe/London"), ["moved", "twice"]),
+    (Cron("0 9 * * *", "Europe/London"), []),
+    (Cron("* * * * *", "Europe/London"), []),
+    (Cron("30 1 * * *", "UTC"), []),
+    (CeleryCrontab("30", "1", timezone="Europe/London"), ["moved", "once"]),
+    (Interval(3600, anchor=NOON, timezone="Europe/London"), []),
+])
+def test_r059_a_clock_change_is_told_for_what_it_touches(schedule, how):
+    assert [touched.how for touched in touches(schedule, *YEAR)] == how
+
+
+def test_r058_a_time_inside_the_gap_is_taken_in_the_week_before_the_change():
+    week_before = datetime(2026, 3, 24, tzinfo=UTC)
+    schedule = Cron("0 2 * * *", "Europe/Berlin")
+
+    assert schedule.next_after(week_before) == datetime(2026, 3, 24, 1, tzinfo=UTC)
+    assert [touched.how for touched in touches(schedule, week_before, week_before + timedelta(days=7))] == ["moved"]
+
+
+def test_r059_a_date_that_does_not_exist_is_skipped():
+    samoa = Cron("0 12 30 12 *", "Pacific/Apia")
+
+    [touched] = touches(samoa, datetime(2011, 12, 1, tzinfo=UTC), datetime(2012, 1, 15, tzinfo=UTC))
+    assert touched.how == "skipped"
