@@ -9,14 +9,56 @@ outcomes again. Ends are counted only where they ended a row, but that batch's s
 """
 from __future__ import annotations
 
+import threading
+from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 LATENESS_BUCKETS_SECONDS = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+
+
+class Lateness(Collector):
+    """The histogram of lateness, filled by the batch.
+
+    The library's own takes one value at a time, with a lock for each; that is several times the cost, in the thread
+    that fires.
+    """
+
+    _BOUNDS_US = [round(bound * 1_000_000) for bound in LATENESS_BUCKETS_SECONDS]
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, list[int]] = {}
+        self._sums_us: Tally[str] = Tally()
+
+    def add(self, stage: str, lateness_us: Sequence[int]) -> None:
+        """Count a batch of executions that reached the stage so late, in microseconds."""
+        bounds = self._BOUNDS_US
+        found = Tally([bisect_left(bounds, late_us) for late_us in lateness_us])
+        with self._lock:
+            counts = self._counts.setdefault(stage, [0] * (len(bounds) + 1))
+            for place, count in found.items():
+                counts[place] += count
+            self._sums_us[stage] += sum(lateness_us)
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Yield the histogram as Prometheus wants it: each bucket counts all that is not above its bound."""
+        family = HistogramMetricFamily(
+            "chrono_lateness_seconds", "How late executions were, by the stage that they had reached.", labels=["stage"])
+        bounds = [*map(floatToGoString, LATENESS_BUCKETS_SECONDS), "+Inf"]
+        with self._lock:
+            for stage, counts in self._counts.items():
+                buckets = list(zip(bounds, accumulate(counts), strict=True))
+                family.add_metric([stage], buckets, self._sums_us[stage] / 1e6)
+        yield family
 
 
 class Metrics:
@@ -28,9 +70,8 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
-        self._lateness = Histogram(
-            "chrono_lateness_seconds", "How late executions were, by the stage that they had reached.", ["stage"],
-            buckets=LATENESS_BUCKETS_SECONDS, registry=self.registry)
+        self._lateness = Lateness()
+        self.registry.register(self._lateness)
         self._executions = Counter(
             "chrono_executions_total", "Executions that ended.", ["state", "reason"], registry=self.registry)
         self._deliveries = self._counter("chrono_deliveries_total", "Deliveries that a worker's pool began.")
@@ -65,9 +106,7 @@ class Metrics:
             count(fields)
 
     def _published(self, fields: Mapping[str, Any]) -> None:
-        observe = self._lateness.labels("published").observe
-        for lateness_us in fields["lateness_us"]:
-            observe(lateness_us / 1e6)
+        self._lateness.add("published", fields["lateness_us"])
 
     def _recorded(self, fields: Mapping[str, Any]) -> None:
         starts = fields["starts"]

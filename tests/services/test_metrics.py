@@ -58,12 +58,14 @@ def test_inv10_repeats_reaps_missed_and_repairs_are_numbers(metrics):
 
 
 def test_inv10_lateness_of_a_batch_is_a_number_for_each_execution(metrics):
-    telemetry.emit("published", lane=0, tenants=["a", "b", "c"], lateness_us=[4_000, 20_000, 2_000_000])
+    telemetry.emit("published", lane=0, tenants=["a", "b", "c"], lateness_us=[5_000, 20_000, 2_000_000])
+    telemetry.emit("published", lane=0, tenants=["a"], lateness_us=[7_200_000_000])
 
     def up_to(bound):
         return metrics.registry.get_sample_value("chrono_lateness_seconds_bucket", {"stage": "published", "le": bound})
 
-    assert [up_to("0.005"), up_to("0.025"), up_to("1.0"), up_to("2.5")] == [1, 2, 2, 3]
+    assert [up_to("0.005"), up_to("0.025"), up_to("1.0"), up_to("2.5"), up_to("+Inf")] == [1, 2, 2, 3, 4]
+    assert metrics.registry.get_sample_value("chrono_lateness_seconds_sum", {"stage": "published"}) == 7_202.025
 
 
 def test_partitions_and_skew_are_those_of_the_last_look(metrics):
