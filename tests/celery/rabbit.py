@@ -32,7 +32,7 @@ class Rabbit:
             "RABBITMQ_NODE_PORT": str(self.port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_DIST_PORT": str(_free_port()),
             "RABBITMQ_MNESIA_BASE": self._home.name, "RABBITMQ_LOG_BASE": self._home.name, "ERL_EPMD_PORT": str(self._epmd),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins), "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins), "ERL_EPMD_ADDRESS": "127.0.0.1", "ERL_EPMD_RELAXED_COMMAND_CHECK": "1",
         }
         self._process = None
         self.start()
