@@ -21,6 +21,7 @@ ATTEMPTS = Retry(max_attempts=1)
 
 BOTH_DAYS = "both day fields must hold, as in Celery; cron text would take either"
 NO_SOLAR = "solar schedules are unsupported; replace it by a crontab near that time, or trigger the job from code"
+NO_RELATIVE = "relative is dropped: runs are not rounded to whole periods"
 NEW_EXPIRY = "expiry counts from the due time, where Celery counts from the sending"
 
 _ENVIRONMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
@@ -114,7 +115,7 @@ def from_beat_schedule(schedule: Mapping[str, Any], timezone: str) -> Iterator[E
             when = celery_schedule(item["schedule"], timezone)
             warnings = ["counts from the import; Celery counts from the last run"] if isinstance(when, Interval) else []
             if getattr(item["schedule"], "relative", False):
-                warnings.append("relative is dropped: runs are not rounded to whole periods")
+                warnings.append(NO_RELATIVE)
             yield entry(origin, str(name), item["task"], when, options=item.get("options"), warnings=warnings,
                         args=item.get("args") or (), kwargs=item.get("kwargs") or {})
         except ScheduleError as error:

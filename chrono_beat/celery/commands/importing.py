@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from chrono_beat.celery.commands.output import ACTOR, WRONG_INPUT, as_json, command, root
-from chrono_beat.core import ids, imports
+from chrono_beat.core import ids, imports, imports_redbeat
 from chrono_beat.core.errors import InvalidInput, Problem
 
-SOURCES = ("beat-schedule", "django-celery-beat", "crontab")
+SOURCES = ("beat-schedule", "django-celery-beat", "redbeat", "crontab")
 
 
 @click.command("import")
@@ -32,7 +32,7 @@ SOURCES = ("beat-schedule", "django-celery-beat", "crontab")
 @click.pass_context
 @command
 def importing(context: click.Context, source: str, apply: bool, machine: bool, tenant: str | None, **given: Any) -> None:
-    """Take over beat_schedule, the tables of django-celery-beat, or a crontab FILE.
+    """Take over beat_schedule, the tables of django-celery-beat, the keys of redbeat, or a crontab FILE.
 
     Nothing is written without --apply. A repeated import creates nothing twice and brings changes along. Exit status 2
     where an entry could not be taken over; the others are.
@@ -72,8 +72,26 @@ def _read(context: click.Context, composition: Any, source: str, given: dict[str
     zone = given["timezone"] or _zone(app)
     if source == "beat-schedule":
         return "beat_schedule:", imports.from_beat_schedule(app.conf.beat_schedule or {}, zone)
+    if source == "redbeat":
+        return imports_redbeat.ORIGIN, imports_redbeat.from_redbeat(_redbeat_hashes(app), zone)
     tables = composition.importing().import_tables
     return tables.ORIGIN, tables.read(zone, ids.from_us(composition.now_us()))
+
+
+def _redbeat_hashes(app: Any) -> list[tuple[str, dict[str, str]]]:
+    """Return the entries of redbeat by name: all at once, so that what Redis fails at is not taken for removed."""
+    import redis
+
+    prefix = app.conf.get("redbeat_key_prefix") or "redbeat:"
+    url = app.conf.get("redbeat_redis_url") or app.conf.broker_url
+    if not str(url).startswith(("redis://", "rediss://", "unix://")):
+        raise InvalidInput(Problem("redbeat_redis_url", "must be the URL of the Redis that redbeat uses: redis://…"))
+    try:
+        with redis.Redis.from_url(url, decode_responses=True) as client:
+            names = sorted(set(client.scan_iter(f"{prefix}*", count=1_000, _type="hash")))
+            return [(key.removeprefix(prefix), client.hgetall(key)) for key in names if client.hexists(key, "definition")]
+    except redis.RedisError as error:
+        raise InvalidInput(Problem("redbeat_redis_url", f"the Redis of redbeat cannot be read: {error}")) from error
 
 
 def _zone(app: Any) -> str:
