@@ -3,8 +3,8 @@
 **Rule.** Runs are counted exactly from the schedules. A job with a spread is counted as its expectation: the same share
 in each minute of its spread, since where a single job falls depends on its id alone.
 
-**Bound.** The work goes by distinct schedules, not by jobs. Intervals are told apart by the second in which they fall,
-so that a hundred thousand jobs of every five minutes are at most 300 of them.
+**Bound.** The work goes by distinct schedules, not by jobs. Intervals are told apart by the minute in which they fall,
+by the second where they are not of whole minutes: a hundred thousand jobs of every five minutes are at most 5 of them.
 """
 from __future__ import annotations
 
@@ -74,11 +74,13 @@ class Touched(NamedTuple):
 
 
 def grouped(load: Load) -> Load:
-    """Return what a load is counted by: intervals by the second in which they fall, the others as they are."""
+    """Return what a load is counted by: intervals by where in their period they fall, the others as they are."""
     if load.kind != "interval" or load.anchor is None or load.start or load.end or "." in load.expression:
         return load
     period = int(load.expression)
-    return load._replace(anchor=_EPOCH + timedelta(seconds=(load.anchor - _EPOCH) // timedelta(seconds=1) % period))
+    phase = (load.anchor - _EPOCH) // timedelta(seconds=1) % period
+    # Whole minutes keep their second, so only the minute tells in which one a run is counted.
+    return load._replace(anchor=_EPOCH + timedelta(seconds=phase - phase % 60 if period % 60 == 0 else phase))
 
 
 def forecast(loads: Mapping[Load, int], start: datetime, hours: int = 24) -> list[float]:
