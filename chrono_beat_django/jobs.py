@@ -19,7 +19,7 @@ from chrono_beat.core import callback, ids, targets
 from chrono_beat.core import definition as definitions
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.deliveries import Running
-from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, Problem
+from chrono_beat.core.errors import InvalidInput, NotFound, Problem, StaleVersion
 from chrono_beat.core.records import GONE_VERSION
 from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import Schedule
@@ -325,7 +325,7 @@ def change(
         found = store.lock_job(control.job_id_of(job))
         was_over = found.finished_at is not None
         if expected_version is not None and found.version != expected_version:
-            raise Conflict(f"the job is at version {found.version}, not {expected_version}: it was changed meanwhile")
+            raise StaleVersion(f"the job is at version {found.version}, not {expected_version}: it was changed meanwhile")
         now_us = wiring.now_us()
         before = store.definition_of(found)
         given = targets.retargeted(given, before.target_kind)

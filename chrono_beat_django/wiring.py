@@ -196,6 +196,11 @@ def dead_letters() -> Any:
     return _above("dead_letters")
 
 
+def keys() -> Any:
+    """Return the functions on API keys, :mod:`chrono_beat_django.keys`."""
+    return _above("keys")
+
+
 def sync(app: Any, *, actor: str = "sync", prune: bool = True) -> Any:
     """Bring the jobs that the code declares into the database; see :func:`chrono_beat_django.sync.sync`."""
     return _above("sync").sync(app, actor=actor, prune=prune)

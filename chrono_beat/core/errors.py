@@ -67,6 +67,10 @@ class Conflict(ChronoError):
     """The row changed since it was read, or a name is taken."""
 
 
+class StaleVersion(Conflict):
+    """The row is no longer at the version that the caller has seen."""
+
+
 class StoreUnavailable(ChronoError):
     """The database could not be reached or broke off; the transaction left nothing behind."""
 

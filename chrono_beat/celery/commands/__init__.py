@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import click
 
-from chrono_beat.celery.commands import ahead, dead, doctor, executions, importing, jobs, run, sync
+from chrono_beat.celery.commands import ahead, dead, doctor, executions, importing, jobs, keys, run, sync
 from chrono_beat.celery.commands.output import CONTEXT
 
 
@@ -19,6 +19,7 @@ chrono.add_command(run.run)
 chrono.add_command(jobs.jobs)
 chrono.add_command(executions.executions)
 chrono.add_command(dead.dead)
+chrono.add_command(keys.keys)
 chrono.add_command(sync.sync)
 chrono.add_command(importing.importing)
 chrono.add_command(ahead.ahead)

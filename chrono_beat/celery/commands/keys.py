@@ -1,0 +1,67 @@
+"""``chrono keys …``: make, list, rotate and revoke the API keys of tenants."""
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from chrono_beat.celery.commands.jobs import machine_option, seconds
+from chrono_beat.celery.commands.output import ACTOR, as_json, command, root, table
+
+
+@click.group()
+def keys() -> None:
+    """Look after the keys with which programs of tenants use the HTTP API."""
+
+
+def show(made: Any) -> None:
+    """Print a new key, the only time that it can be."""
+    click.echo(made.secret)
+    click.echo("This is shown once. Store it where the program that uses it finds it.", err=True)
+
+
+@keys.command("create")
+@click.argument("tenant")
+@click.option("--scope", "scopes", multiple=True, default=("read",), show_default=True, help="read, write, operate.")
+@click.option("--name", default="", help="For people.")
+@click.option("--expires-in", default=None, help="Valid for 12h, 90d; default: until it is revoked.")
+@click.pass_context
+@command
+def create(context: click.Context, tenant: str, scopes: tuple[str, ...], name: str, expires_in: str | None) -> None:
+    """Make a key for TENANT and print it."""
+    show(root(context).keys().create(
+        tenant, scopes, name=name, expires_in=seconds(expires_in, "expires_in"), actor=ACTOR))
+
+
+@keys.command("list")
+@click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: all tenants.")
+@machine_option
+@click.pass_context
+@command
+def list_keys(context: click.Context, tenant: str | None, machine: bool) -> None:
+    """List keys, without their secrets."""
+    names = ("tenant", "prefix", "name", "scopes", "expires_at", "revoked_at", "last_used_at")
+    rows = [{name: getattr(row, name) for name in names} for row in root(context).keys().list(tenant)]
+    if machine:
+        click.echo(as_json(rows))
+        return
+    table(names, [tuple(row.values()) for row in rows])
+
+
+@keys.command("rotate")
+@click.argument("prefix")
+@click.option("--overlap", default="7d", show_default=True, help="How long the old key is valid beside the new one.")
+@click.pass_context
+@command
+def rotate(context: click.Context, prefix: str, overlap: str) -> None:
+    """Make another key with the same rights as PREFIX and print it."""
+    show(root(context).keys().rotate(prefix, overlap=seconds(overlap, "overlap"), actor=ACTOR))
+
+
+@keys.command("revoke")
+@click.argument("prefix")
+@click.pass_context
+@command
+def revoke(context: click.Context, prefix: str) -> None:
+    """Let the key PREFIX be valid no more."""
+    click.echo(f"revoked {root(context).keys().revoke(prefix).prefix}")

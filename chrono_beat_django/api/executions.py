@@ -1,0 +1,120 @@
+"""Executions and dead letters of the caller's tenant, and what it uses of its limits."""
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F
+from ninja import Query, Router, Schema
+
+from chrono_beat.core.errors import NotFound
+from chrono_beat_django import control, dead_letters, tenants
+from chrono_beat_django.api.answers import Answer, once
+from chrono_beat_django.api.auth import OPERATE, READ, actor_of, tenant_of
+from chrono_beat_django.api.jobs import aware
+from chrono_beat_django.api.paging import MAX_PAGE, page
+from chrono_beat_django.api.schemas import LettersIn, Text, execution_facts
+from chrono_beat_django.models import Execution
+from chrono_beat_django.store import definitions as store
+
+router = Router()
+
+
+class ExecutionFilter(Schema):
+    """Which executions."""
+
+    job: UUID | None = None
+    state: Text | None = None
+    reason: Text | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    late_over: float | None = Query(None, ge=0, le=1e8, description="Seconds from due to started.")
+    cursor: str | None = None
+    limit: int = Query(50, ge=1, le=MAX_PAGE)
+
+
+class LetterFilter(Schema):
+    """Which dead letters."""
+
+    job: UUID | None = None
+    reason: Text | None = None
+    cursor: str | None = None
+    limit: int = Query(50, ge=1, le=MAX_PAGE)
+
+
+def found_execution(request: Any, execution_id: str) -> Execution:
+    """Return an execution of the caller's tenant; another tenant's is as good as none.
+
+    Raises:
+        NotFound: there is none.
+    """
+    rows = Execution.objects.using(store.alias()).filter(tenant=tenant_of(request), id=execution_id)
+    if len(execution_id) > 100 or (found := rows.first()) is None:
+        raise NotFound(f"there is no execution {execution_id[:100]!r}")
+    return found
+
+
+@router.get("/executions", auth=READ, tags=["executions"], operation_id="list_executions")
+def list_executions(request, query: Query[ExecutionFilter]):  # type: ignore[no-untyped-def]
+    """List executions, the newest first."""
+    exact = {"job_id": query.job, "state": query.state, "reason": query.reason}
+    rows = Execution.objects.filter(tenant=tenant_of(request), **{k: v for k, v in exact.items() if v is not None})
+    if (since := aware("since", query.since)) is not None:
+        rows = rows.filter(scheduled_at__gte=since)
+    if (until := aware("until", query.until)) is not None:
+        rows = rows.filter(scheduled_at__lt=until)
+    if query.late_over is not None:
+        rows = rows.filter(started_at__gt=F("due_at") + timedelta(seconds=query.late_over))
+    return page(rows, query.cursor, query.limit, ("scheduled_at", "id"), execution_facts, falling=True)
+
+
+@router.get("/executions/{execution_id}", auth=READ, tags=["executions"], operation_id="read_execution")
+def read_execution(request, execution_id: str):  # type: ignore[no-untyped-def]
+    """Show an execution with what became of every attempt at its occurrence."""
+    found = found_execution(request, execution_id)
+    return {**execution_facts(found), "attempts": [one._asdict() for one in dead_letters.errors_of(found)]}
+
+
+@router.post("/executions/{execution_id}/cancel", auth=OPERATE, tags=["executions"], operation_id="cancel_execution")
+@once
+def cancel_execution(request: Any, execution_id: str) -> Answer:
+    """Cancel an execution: what has not begun never begins, what runs is told to stop. Its end is recorded later."""
+    found = control.cancel(found_execution(request, execution_id), actor=actor_of(request))
+    running = found.still_running  # type: ignore[attr-defined]
+    return Answer(lambda: (202, {**execution_facts(found), "still_running": [run._asdict() for run in running]}))
+
+
+@router.get("/dead-letters", auth=READ, tags=["dead letters"], operation_id="list_dead_letters")
+def list_dead_letters(request, query: Query[LetterFilter]):  # type: ignore[no-untyped-def]
+    """List dead letters that nobody has handled, the newest first."""
+    job = None if query.job is None else str(query.job)
+    rows = dead_letters.list(tenant_of(request), job=job, reason=query.reason)
+    return page(rows, query.cursor, query.limit, ("finished_at", "id"), execution_facts, falling=True)
+
+
+@router.post("/dead-letters/replay", auth=OPERATE, tags=["dead letters"], operation_id="replay_dead_letters")
+@once
+def replay_letters(request: Any, given: LettersIn) -> Answer:
+    """Run the occurrences of dead letters again."""
+    return _handled(request, given, dead_letters.replay_all)
+
+
+@router.post("/dead-letters/discard", auth=OPERATE, tags=["dead letters"], operation_id="discard_dead_letters")
+@once
+def discard_letters(request: Any, given: LettersIn) -> Answer:
+    """Put dead letters aside for good."""
+    return _handled(request, given, dead_letters.discard_all)
+
+
+@router.get("/tenant/usage", auth=READ, tags=["tenant"], operation_id="read_usage")
+def read_usage(request):  # type: ignore[no-untyped-def]
+    """Say what the tenant uses of its limits, and how late it was within the last hour."""
+    return tenants.usage(tenant_of(request))._asdict()
+
+
+def _handled(request: Any, given: LettersIn, deed: Any) -> Answer:
+    own = set(Execution.objects.using(store.alias()).filter(tenant=tenant_of(request), id__in=given.ids)
+              .values_list("id", flat=True))
+    done = deed([one for one in given.ids if one in own], actor=actor_of(request))
+    unknown = [(one, f"there is no execution {one[:100]!r}") for one in given.ids if one not in own]
+    refused = [{"id": one, "mend": why} for one, why in (*done.refused, *unknown)]
+    return Answer(lambda: (200, {"executions": [execution_facts(row) for row in done.executions], "refused": refused}))

@@ -1,0 +1,51 @@
+"""Pages by cursor: each names the last row of the page before, so rows that come or go shift nothing."""
+import base64
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Model, Q, QuerySet
+
+from chrono_beat.core.errors import InvalidInput, Problem
+from chrono_beat.core.field_checks import unstorable
+
+MAX_PAGE = 200
+
+
+def page(
+    rows: QuerySet[Any], cursor: str | None, limit: int, by: Sequence[str], facts: Callable[[Any], dict[str, Any]],
+    *, falling: bool = False,
+) -> dict[str, Any]:
+    """Return {items, next_cursor}: a page of *rows* in the order of two columns, *by*, the second one unique.
+
+    Raises:
+        InvalidInput: the cursor is none of ours.
+    """
+    first, second = by
+    sign, word = ("-", "lt") if falling else ("", "gt")
+    if cursor:
+        one, two = _read(cursor, rows.model, by)
+        rows = rows.filter(Q(**{f"{first}__{word}": one}) | Q(**{first: one, f"{second}__{word}": two}))
+    found = list(rows.order_by(sign + first, sign + second)[:limit + 1])
+    last = found[limit - 1] if len(found) > limit else None
+    return {"items": [facts(row) for row in found[:limit]], "next_cursor": None if last is None else _write(last, by)}
+
+
+def _write(row: Any, by: Sequence[str]) -> str:
+    values = [getattr(row, name) for name in by]
+    text = json.dumps([value.isoformat() if isinstance(value, datetime) else str(value) for value in values])
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _read(cursor: str, model: type[Model], by: Sequence[str]) -> list[Any]:
+    try:
+        values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if len(values) != len(by) or not all(isinstance(value, str) and not unstorable(value) for value in values):
+            raise ValueError
+        found = [model._meta.get_field(name).to_python(value) for name, value in zip(by, values, strict=True)]
+        if any(isinstance(value, datetime) and value.tzinfo is None for value in found):
+            raise ValueError
+    except Exception:  # whatever a made-up text does to the decoders
+        raise InvalidInput(Problem("cursor", "is none that this API gave; begin without one", "cursor")) from None
+    return found

@@ -1,0 +1,123 @@
+"""Every error of the API as ``application/problem+json`` (RFC 9457), with the field and the mend."""
+import functools
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.core.exceptions import RequestDataTooBig
+from django.db import OperationalError
+from django.http import Http404, HttpRequest, HttpResponse
+from ninja import NinjaAPI
+from ninja.errors import AuthenticationError, HttpError, ValidationError
+
+from chrono_beat.core.errors import (
+    Conflict,
+    InvalidInput,
+    NotFound,
+    Problem,
+    QueueUnavailable,
+    QuotaExceeded,
+    StaleVersion,
+    StoreUnavailable,
+)
+from chrono_beat_django import wiring
+
+MAX_ENVELOPE_BYTES = 65_536
+"""What a body may have beside args and kwargs."""
+
+
+class Refused(Exception):
+    """A request that is refused with a status of its own."""
+
+    def __init__(self, status: int, detail: str, field: str = "", code: str = "") -> None:
+        super().__init__(detail)
+        self.status, self.problem = status, Problem(field, detail, code or "invalid")
+
+
+def problem(
+    status: int, title: str, problems: Sequence[Problem], headers: dict[str, str] | None = None, **more: Any,
+) -> HttpResponse:
+    """Return a problem; its first entry is also at the top as ``field`` and ``mend``."""
+    first = problems[0]
+    body = {
+        "type": "about:blank", "title": title, "status": status, "detail": "; ".join(
+            f"{p.field}: {p.message}" if p.field else p.message for p in problems),
+        "field": first.field, "mend": first.message, "code": first.code,
+        "errors": [{"field": p.field, "mend": p.message, "code": p.code} for p in problems], **more,
+    }
+    return HttpResponse(json.dumps(body), status=status, content_type="application/problem+json", headers=headers)
+
+
+def install(api: NinjaAPI) -> None:
+    """Answer every typed error of the API."""
+    def plain(status: int, title: str) -> Callable[[HttpRequest, Any], HttpResponse]:
+        return lambda request, error: problem(status, title, [Problem("", str(error), "")])
+
+    api.add_exception_handler(InvalidInput, _invalid)
+    api.add_exception_handler(ValidationError, _unread)
+    api.add_exception_handler(QuotaExceeded, _quota)
+    api.add_exception_handler(NotFound, plain(404, "Not found"))
+    api.add_exception_handler(Http404, plain(404, "Not found"))
+    api.add_exception_handler(Conflict, plain(409, "Conflict"))
+    api.add_exception_handler(StaleVersion, plain(412, "Changed meanwhile"))
+    for kind in (QueueUnavailable, StoreUnavailable, OperationalError):
+        api.add_exception_handler(kind, lambda request, error: problem(
+            503, "Unavailable", [Problem("", "a server behind this one does not answer; try again", "unavailable")],
+            {"Retry-After": "5"}))
+    api.add_exception_handler(AuthenticationError, lambda request, error: problem(
+        401, "No key", [Problem("Authorization", "send a valid key: Authorization: Bearer chrono_…", "key")],
+        {"WWW-Authenticate": "Bearer"}))
+    api.add_exception_handler(Refused, lambda request, error: problem(error.status, "Refused", [error.problem]))
+    api.add_exception_handler(HttpError, lambda request, error: problem(
+        error.status_code, "Bad request", [Problem("body", str(error), "json")]))
+
+
+def guarded(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """Refuse what no route has to see, and give what the router itself refuses the same form."""
+    @functools.wraps(view)
+    def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
+            return problem(422, "Invalid", [Problem("path", "may not have the character NUL")])
+        most = wiring.config().max_payload + MAX_ENVELOPE_BYTES
+        size = request.META.get("CONTENT_LENGTH") or "0"
+        if not size.isdigit() or int(size) > most:
+            return too_large(most)
+        try:
+            response = view(request, *args, **kwargs)
+        except RequestDataTooBig:
+            return too_large(most)
+        if response.status_code == 405:
+            allowed = response.get("Allow", "")
+            return problem(405, "Method not allowed", [Problem("method", f"use one of {allowed}", "method")],
+                           {"Allow": allowed})
+        return response
+
+    return answer
+
+
+def too_large(most: int) -> HttpResponse:
+    """Refuse a body."""
+    return problem(413, "Too large", [Problem("body", f"may have {most:,} bytes", "too_large")])
+
+
+def unknown_route(request: HttpRequest) -> HttpResponse:
+    """Say that there is no such route."""
+    return problem(404, "Not found", [Problem("path", "there is no such route; see /openapi.json", "unknown")])
+
+
+def _invalid(request: HttpRequest, error: InvalidInput) -> HttpResponse:
+    return problem(422, "Invalid", error.problems)
+
+
+def _quota(request: HttpRequest, error: QuotaExceeded) -> HttpResponse:
+    seconds = error.retry_after_seconds
+    headers = None if seconds is None else {"Retry-After": str(max(1, math.ceil(seconds)))}
+    return problem(429, "Quota exceeded", error.problems, headers, limit=error.limit, usage=error.usage,
+                   retry_after_seconds=seconds)
+
+
+def _unread(request: HttpRequest, error: ValidationError) -> HttpResponse:
+    found = [Problem(".".join(str(part) for part in one["loc"] if part not in ("body", "query", "path", "header", "given")),
+                     one["msg"], one["type"]) for one in error.errors]
+    return problem(422, "Invalid", found or [Problem("body", "cannot be read")])

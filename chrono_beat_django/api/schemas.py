@@ -1,0 +1,170 @@
+"""What goes in and out, as the OpenAPI schema has it. What a value may be is decided by the one validator of jobs."""
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from ninja import Schema
+from pydantic import AfterValidator, ConfigDict, Field
+
+from chrono_beat.core import callback
+from chrono_beat.core.field_checks import unstorable
+from chrono_beat.core.retry import Retry
+from chrono_beat_django.models import Execution, Job
+from chrono_beat_django.store.definitions import RETRY_COLUMNS
+
+
+def _storable(text: str) -> str:
+    if wrong := unstorable(text):
+        raise ValueError(wrong)
+    return text
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+Token = Annotated[Text, Field(min_length=1, max_length=200)]
+Missed = Literal["nothing", "latest", "all"]
+
+
+class RetryIn(Schema):
+    """Attempts after a plain failure."""
+
+    model_config = ConfigDict(extra="forbid")
+    max_attempts: int | None = None
+    base: float = Retry().base
+    factor: float = Retry().factor
+    maximum: float = Retry().maximum
+    jitter: float = Retry().jitter
+
+
+class JobChanges(Schema):
+    """What may be changed of a job; what is not given stays."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"cron": "30 9 * * mon-fri"}})
+    name: Text | None = None
+    task: Text | None = None
+    url: Text | None = None
+    queue: Text | None = None
+    timeout: float | None = Field(None, description="Seconds of one HTTP call.")
+    cron: Text | None = None
+    every: float | None = Field(None, description="Seconds.")
+    at: datetime | None = Field(None, description="With an offset.")
+    timezone: Text | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+    headers: dict[str, Any] | None = None
+    pool: Text | None = None
+    priority: int | None = None
+    soft_limit: float | None = None
+    max_duration: float | None = None
+    expires_after: float | None = None
+    concurrency: Text | None = None
+    exclusion_group: Text | None = None
+    misfire: Text | None = None
+    misfire_cap: int | None = None
+    grace: float | None = None
+    spread: int | None = None
+    idempotent: Text | bool | None = None
+    key_scope: Text | None = None
+    retry: RetryIn | None = None
+    paused: bool | None = None
+    note: Text | None = None
+
+    def given(self, stored: Job | None = None) -> dict[str, Any]:
+        """Return what was given, as arguments of ``jobs.create`` and ``jobs.update``."""
+        values = self.model_dump(exclude_unset=True)
+        if self.retry is not None:
+            said = self.retry.model_dump(exclude_unset=True)
+            before = {} if stored is None else {field: getattr(stored, column) for field, column in RETRY_COLUMNS.items()}
+            values["retry"] = Retry(**{**before, **said})
+        return values
+
+
+class JobIn(JobChanges):
+    """A new job: a name, a task or a URL, and exactly one of cron, every and at."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={
+        "example": {"name": "report", "task": "shop.report", "cron": "0 9 * * mon-fri", "timezone": "Europe/London"}})
+    name: Text
+
+
+class JobOut(Schema):
+    """A job."""
+
+    id: UUID
+    name: str
+    version: int
+    target_kind: str
+    task: str
+    url: str
+    queue: str
+    schedule_kind: str
+    expression: str
+    timezone: str
+    next_run_at: datetime | None
+    paused: bool
+    flagged: str
+    quarantined: str
+    finished_at: datetime | None
+    created_at: datetime
+    note: str
+
+
+def job_facts(job: Job) -> dict[str, Any]:
+    """Return what the API says of a job."""
+    same = ("name", "version", "target_kind", "task", "url", "queue", "schedule_kind", "expression", "timezone", "start_at",
+            "end_at", "next_run_at", "paused", "paused_at", "args", "kwargs", "pool", "priority", "soft_limit_seconds",
+            "max_duration_seconds", "expires_after_seconds", "concurrency", "exclusion_group", "misfire", "misfire_cap",
+            "grace_seconds", "spread_seconds", "idempotent", "key_scope", "max_attempts", "note", "source", "finished_at",
+            "created_at", "updated_at")
+    return {"id": str(job.id), **{name: getattr(job, name) for name in same}, "headers": callback.masked(job.headers),
+            "flagged": job.flagged_reason, "quarantined": job.quarantined_reason}
+
+
+def execution_facts(row: Execution) -> dict[str, Any]:
+    """Return what the API says of an execution."""
+    same = ("id", "job_name", "kind", "state", "reason", "attempt", "deliveries", "scheduled_at", "due_at", "published_at",
+            "started_at", "finished_at", "cancel_requested_at", "worker", "error", "missed_count", "handled_as")
+    late = None if row.started_at is None else (row.started_at - row.due_at).total_seconds()
+    return {"job_id": str(row.job_id), **{name: getattr(row, name) for name in same}, "lateness_seconds": late}
+
+
+class ResumeIn(Schema):
+    """What of the missed ones?"""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"missed": "latest"}})
+    missed: Missed = "nothing"
+    limit: int = 1_000
+    note: Text | None = None
+
+
+class NoteIn(Schema):
+    """Why, for people."""
+
+    model_config = ConfigDict(extra="forbid")
+    note: Text = ""
+
+
+class TriggerIn(Schema):
+    """A request of its own name."""
+
+    model_config = ConfigDict(extra="forbid")
+    token: Token | None = None
+
+
+class BackfillIn(Schema):
+    """A stretch of the past, [start, end)."""
+
+    model_config = ConfigDict(extra="forbid")
+    start: datetime
+    end: datetime
+    limit: int = 1_000
+    pace: float | None = None
+    token: Token | None = None
+
+
+class LettersIn(Schema):
+    """Dead letters by id."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: list[Text] = Field(min_length=1, max_length=1_000)

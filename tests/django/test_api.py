@@ -1,0 +1,206 @@
+"""The HTTP API: what it does, what it refuses, and that no tenant sees another's rows."""
+import json
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+
+from chrono_beat_django import jobs, keys
+from chrono_beat_django.api import api
+from chrono_beat_django.models import Execution, Job, StoredAnswer, Tenant
+from tests.django.test_jobs import NOON, clock, composition, queue  # noqa: F401
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ROOT = "/chrono/api/v1"
+REPORT = {"name": "report", "task": "shop.report", "cron": "0 9 * * *"}
+
+
+class Caller:
+    """A program with a key."""
+
+    def __init__(self, tenant, scopes=keys.SCOPES):
+        self.secret = keys.create(tenant, scopes).secret
+
+    def __call__(self, method, path, body=None, **headers):
+        named = {"Authorization": f"Bearer {self.secret}"} | {k.replace("_", "-"): v for k, v in headers.items()}
+        data = body if isinstance(body, str) else "" if body is None else json.dumps(body)
+        return Client(enforce_csrf_checks=True).generic(
+            method, ROOT + path, data, content_type="application/json", headers=named)
+
+
+@pytest.fixture
+def acme():
+    Tenant.objects.create(slug="acme")
+    return Caller("acme")
+
+
+@pytest.fixture
+def globex():
+    Tenant.objects.create(slug="globex")
+    return Caller("globex")
+
+
+def is_problem(answer, status, field=None):
+    assert (answer.status_code, answer["Content-Type"]) == (status, "application/problem+json"), answer.content
+    assert field is None or answer.json()["field"] == field
+    return answer.json()
+
+
+def dead_letter(job):
+    return Execution.objects.create(
+        id=f"{job.id}:20260107T110000Z:1", job_id=job.id, tenant=job.tenant, job_name=job.name, state="dead",
+        reason="error", scheduled_at=NOON - timedelta(hours=1), due_at=NOON, first_due_at=NOON, finished_at=NOON)
+
+
+def test_a_job_lives_from_create_to_delete(acme):
+    made = acme("POST", "/jobs", {**REPORT, "idempotent": "no", "concurrency": "allow"})
+    assert (made.status_code, made["ETag"]) == (201, '"1"')
+    assert [one["code"] for one in made.json()["warnings"]] == ["not_idempotent"]
+    path = f"/jobs/{made.json()['id']}"
+
+    assert acme("GET", path).json()["next_run_at"] == "2026-01-08T09:00:00Z"
+    is_problem(acme("PATCH", path, {"note": "x"}), 428, "If-Match")
+    is_problem(acme("PATCH", path, {"note": "x"}, If_Match='"7"'), 412)
+    assert acme("PATCH", path, {"note": "x"}, If_Match='"1"').json()["version"] == 2
+    assert acme("POST", path + "/pause", {}).json()["paused"] is True
+    assert acme("POST", path + "/resume", {"missed": "latest"}).json()["paused"] is False
+    first = acme("POST", path + "/trigger", {"token": "t"})
+    assert acme("POST", path + "/trigger", {"token": "t"}).json()["id"] == first.json()["id"]
+    assert len(acme("GET", path + "/preview?count=3").json()["runs"]) == 3
+    assert len(acme("POST", "/jobs/preview?count=2", REPORT).json()["runs"]) == 2
+    done = acme("POST", path + "/backfill", {"start": "2026-01-01T00:00:00Z", "end": "2026-01-03T00:00:00Z"})
+    assert done.status_code == 200, done.content
+    assert acme("POST", f"/executions/{first.json()['id']}/cancel").status_code == 202
+    assert acme("DELETE", path).json()["deleted"] is True
+    is_problem(acme("GET", path), 404)
+
+
+def test_a_change_that_redis_could_not_be_told_is_accepted_and_says_so(acme, queue):  # noqa: F811
+    job = jobs.create(tenant="acme", **REPORT)
+    queue.away = True
+
+    with pytest.warns(UserWarning):
+        answer = acme("POST", f"/jobs/{job.id}/pause", {})
+
+    assert (answer.status_code, answer.json()["not_yet_voided"]) == (202, True)
+
+
+def test_lists_have_filters_and_pages_and_as_many_queries_for_many_rows(acme, django_assert_max_num_queries):
+    for n in range(5):
+        jobs.create(tenant="acme", **{**REPORT, "name": f"j{n}"})
+    with django_assert_max_num_queries(5):
+        first = acme("GET", "/jobs?limit=3&name_prefix=j").json()
+    rest = acme("GET", f"/jobs?limit=3&name_prefix=j&cursor={first['next_cursor']}").json()
+
+    assert [job["name"] for page in (first, rest) for job in page["items"]] == ["j0", "j1", "j2", "j3", "j4"]
+    assert rest["next_cursor"] is None
+    assert acme("GET", "/jobs?paused=true").json()["items"] == []
+    is_problem(acme("GET", "/jobs?cursor=nonsense"), 422, "cursor")
+
+
+def test_dead_letters_are_listed_and_replayed(acme):
+    letter = dead_letter(jobs.create(tenant="acme", **REPORT))
+
+    assert [one["id"] for one in acme("GET", "/dead-letters").json()["items"]] == [letter.id]
+    done = acme("POST", "/dead-letters/replay", {"ids": [letter.id, "x"]}).json()
+    assert (len(done["executions"]), [one["id"] for one in done["refused"]]) == (1, ["x"])
+    assert len(acme("GET", f"/executions/{letter.id}").json()["attempts"]) == 2
+    assert acme("GET", "/tenant/usage").json()["jobs"] == 1
+
+
+def test_every_refusal_is_a_problem(acme):
+    is_problem(acme("GET", "/nothing"), 404)
+    assert is_problem(acme("PUT", "/jobs"), 405)["mend"]
+    is_problem(acme("POST", "/jobs", "{"), 400)
+    is_problem(acme("POST", "/jobs", {**REPORT, "cron": "nonsense"}), 422, "cron")
+    is_problem(acme("POST", "/jobs", {**REPORT, "colour": 1}), 422, "colour")
+    is_problem(acme("POST", "/jobs", {**REPORT, "note": "x" * 400_000}), 413, "body")
+    is_problem(acme("GET", "/jobs?name_prefix=%00"), 422)
+    is_problem(Client().get(ROOT + "/jobs"), 401)
+    is_problem(Caller("acme", ["read"])("POST", "/jobs", REPORT), 403)
+    Tenant.objects.filter(slug="acme").update(create_tokens=0, create_counted_at=NOON)
+    refused = acme("POST", "/jobs", REPORT)
+    assert (is_problem(refused, 429, "tenant")["retry_after_seconds"], refused["Retry-After"]) == (0.01, "1")
+
+
+def test_a_post_with_the_same_key_is_carried_out_once(acme, globex, clock):  # noqa: F811
+    first = acme("POST", "/jobs", REPORT, Idempotency_Key="k")
+    again = acme("POST", "/jobs", REPORT, Idempotency_Key="k")
+
+    assert (first.status_code, again.content, Job.objects.filter(tenant="acme").count()) == (201, first.content, 1)
+    is_problem(acme("POST", "/jobs", {**REPORT, "name": "x"}, Idempotency_Key="k"), 422, "Idempotency-Key")
+    assert globex("POST", "/jobs", REPORT, Idempotency_Key="k").json()["id"] != first.json()["id"]
+    jobs.delete(first.json()["id"])
+    StoredAnswer.objects.filter(tenant="acme").update(status=0)     # as if the first one were being carried out
+    is_problem(acme("POST", "/jobs", REPORT, Idempotency_Key="k"), 409, "Idempotency-Key")
+    clock.now += timedelta(seconds=61)
+    assert acme("POST", "/jobs", REPORT, Idempotency_Key="k").status_code == 201
+
+
+def test_no_route_shows_or_touches_another_tenants_rows(acme, globex):
+    """Walks over the schema, so that a new route is covered by itself."""
+    secret = jobs.create(tenant="globex", **{**REPORT, "name": "hidden-name"})
+    letter = dead_letter(secret)
+    before = list(Job.objects.filter(tenant="globex").values()), list(Execution.objects.values())
+    bodies = {"backfill": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"},
+              "jobs": REPORT, "preview": REPORT, "replay": {"ids": [letter.id]}, "discard": {"ids": [letter.id]}}
+    for path, methods in api.get_openapi_schema()["paths"].items():
+        for method in methods:
+            route = path.split("/api/v1")[1].replace("{job_id}", str(secret.id)).replace("{execution_id}", letter.id)
+            answer = acme(method.upper(), route, bodies.get(route.rsplit("/", 1)[1], {}), If_Match='"1"')
+            assert answer.status_code == 404 if "{" in path else answer.status_code < 300, (method, path, answer.content)
+            assert b"hidden-name" not in answer.content and b"globex" not in answer.content
+    for query in (f"/executions?job={secret.id}", f"/dead-letters?job={secret.id}", "/jobs?name_prefix=hidden"):
+        assert acme("GET", query).json()["items"] == []
+
+    assert before == (list(Job.objects.filter(tenant="globex").values()), list(Execution.objects.values()))
+
+
+def test_a_key_is_rotated_with_both_valid_for_a_while_and_revoked_at_once(acme, clock):  # noqa: F811
+    made = keys.create("acme", expires_in=None)
+    new = keys.rotate(made.row.prefix, overlap=60)
+
+    assert keys.authenticate(made.secret) and keys.authenticate(new.secret)
+    assert keys.authenticate(made.secret[:-1] + "!") is None
+    assert made.secret not in str(list(keys.list("acme").values()))
+    clock.now += timedelta(seconds=61)
+    assert keys.authenticate(made.secret) is None
+    keys.revoke(new.row.prefix)
+    assert keys.authenticate(new.secret) is None
+
+
+def test_the_use_of_a_key_is_noted_once_a_minute(acme, django_assert_num_queries):
+    secret = keys.create("acme").secret
+    keys.authenticate(secret)
+    with django_assert_num_queries(2):
+        keys.authenticate(secret)
+
+
+def test_the_schema_can_be_printed(capsys):
+    call_command("chrono_openapi")
+
+    assert "/chrono/api/v1/jobs" in json.loads(capsys.readouterr().out)["paths"]
+
+
+def test_whatever_the_schema_allows_or_not_is_never_an_error_of_the_server(acme):
+    """Bounded examples by schemathesis, in the process itself."""
+    import schemathesis
+    from django.core.wsgi import get_wsgi_application
+    from hypothesis import HealthCheck, given, settings
+
+    jobs.create(tenant="acme", **REPORT)
+    schema = schemathesis.openapi.from_dict(json.loads(json.dumps(api.get_openapi_schema(), default=str)))
+    app = get_wsgi_application()
+    tried = set()
+    for operation in (found.ok() for found in schema.get_all_operations()):
+        @given(case=operation.as_strategy())
+        @settings(max_examples=5, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        def send(case):
+            answer = case.call(base_url="http://testserver", app=app, headers={"Authorization": f"Bearer {acme.secret}"})
+            tried.add(case.operation.label)
+            assert answer.status_code < 500, (case.as_curl_command(), answer.text)
+
+        send()
+
+    assert len(tried) == sum(map(len, api.get_openapi_schema()["paths"].values()))
