@@ -80,6 +80,8 @@ class Metrics:
         self._reaps = self._counter("chrono_reaps_total", "Leases that had run out.")
         self._missed = self._counter("chrono_missed_total", "Occurrences that nobody fired in time.")
         self._repairs = self._counter("chrono_audit_repairs_total", "Executions that Redis had lost, published again.")
+        self._capped = self._counter(
+            "chrono_capped_seconds_total", "Time for which nothing but a tenant's cap held back its work, of all tenants.")
         self._owned = Gauge(
             "chrono_partitions_owned", "Partitions that this process fires.", registry=self.registry)
         self._skew = Gauge(
@@ -92,6 +94,7 @@ class Metrics:
             "missed": lambda fields: self._missed.inc(fields["count"]),
             "publish_missed": lambda fields: self._missed.inc(len(fields["execution_ids"])),
             "republished": lambda fields: self._repairs.inc(len(fields["execution_ids"])),
+            "capped": lambda fields: self._capped.inc(sum(fields["spent_us"]) / 1e6),
             "partitions_owned": lambda fields: self._owned.set(fields["count"]),
             "clock_skew": lambda fields: self._skew.labels(fields["of"]).set(fields["skew_us"] / 1e6),
         }

@@ -192,6 +192,9 @@ class JobStore(Protocol):
     def tenant_limits_after(self, slug: str, limit: int) -> list[TenantLimits]:
         """Return those that differ from the defaults, at most *limit*, in the order of slugs, from behind *slug* on."""
 
+    def add_capped(self, spells: Sequence[tuple[str, int, int]]) -> None:
+        """Add time spent capped to tenants' minutes: (tenant, start of the minute in µs, µs)."""
+
     def keep(self, now_us: int, retention_us: int, limit: int) -> int:
         """Make room: prepare the coming days' partitions where the engine has them, remove finished rows past retention, at most
         *limit*; returns how many rows went."""
@@ -384,6 +387,10 @@ class QueueStore(Protocol):
 
     def backlog(self, lane: int, pool: str) -> dict[str, int]:
         """Return {tenant: entries waiting} of a pool's ready and capped tenants."""
+
+    def capped(self, lane: int, pools: Sequence[str], limit: int) -> tuple[int, list[str]]:
+        """Return Redis' clock (µs) and the tenants whose work in these pools nothing but their cap holds back just now; looks
+        at *limit* tenants of a pool at most."""
 
     def server_facts(self) -> dict[str, str]:
         """Return version, maxmemory policy, replication id and mode, for the doctor."""

@@ -86,6 +86,7 @@ EVENTS: dict[str, Event] = {
     "voids_replayed": _event(_INFO, "voids", "edits that Redis was told instead of by their callers"),
     "cancelled": _event(_INFO, "lane execution_id answer", "an execution that is to be cancelled: ended, held or done"),
     "voided": _event(_INFO, "lane execution_id answer", "a row of an old plan was brought to its end"),
+    "capped": _event(_DEBUG, "tenants spent_us", "time for which nothing but its cap held back work of each of these"),
     "kept": _event(_INFO, "removed", "finished executions past retention that were removed"),
 }
 

@@ -1,6 +1,7 @@
-"""The part of QueueStore on Redis for control: what a worker holds, cancelling, and drawing anew."""
+"""The part of QueueStore on Redis for control: what a worker holds, what a cap holds back, cancelling, drawing anew."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from chrono_beat.core.deliveries import Cancelled, Delivery, Hold, Running
@@ -42,6 +43,11 @@ class RedisControl:
         """See QueueStore."""
         state, worker, token, begun = self._run("cancel", lane, execution_id, job_id, tenant)
         return Cancelled(state.decode(), worker.decode(), token.decode(), bool(begun))
+
+    def capped(self, lane: int, pools: Sequence[str], limit: int) -> tuple[int, list[str]]:
+        """See QueueStore."""
+        now_us, *tenants = self._run("capped", lane, limit, *pools)
+        return int(now_us), [tenant.decode() for tenant in tenants]
 
     def redraw(self, lane: int, worker: str, hold: Hold, lease_us: int) -> Delivery | None:
         """See QueueStore."""

@@ -21,6 +21,7 @@ from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
 from chrono_beat.core.outcomes import decide_end, needs_row
 from chrono_beat.core.records import Ending, NewAttempt, OpenExecution, Start
 from chrono_beat.ports import JobStore, QueueStore
+from chrono_beat.services.capped import CappedTime
 from chrono_beat.services.service import Service
 from chrono_beat.services.streaks import Streaks
 from chrono_beat.telemetry import emit
@@ -60,6 +61,7 @@ class Recorder(Service):
         self._chance = chance
         self._wait_us = SHORTEST_WAIT_US
         self._streaks = Streaks()
+        self._capped = CappedTime(store, queue)
 
     def step(self, now_us: int) -> int:
         """Record one batch of each lane."""
@@ -73,6 +75,10 @@ class Recorder(Service):
                     self._queue.acknowledge(lane, outcomes)
                     self._streaks.see(outcomes)
                     most = max(most, len(outcomes))
+                if outcomes is None:
+                    self._capped.leave(lane)
+                else:
+                    self._capped.look(lane, now_us)
             except QueueUnavailable as error:
                 failure = error
         if failure is not None and not most:

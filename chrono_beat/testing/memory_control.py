@@ -1,9 +1,11 @@
-"""The part of QueueStore in memory for control: what a worker holds, cancelling, and drawing anew."""
+"""The part of QueueStore in memory for control: what a worker holds, what a cap holds back, cancelling, drawing anew."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from chrono_beat.core.deliveries import Cancelled, Delivery, Hold, Running
+from chrono_beat.core.fairness import PRIORITIES
 from chrono_beat.testing.memory_copies import DECIDED, DROPPED, RUNNING, SETTLED, Copy
 
 
@@ -38,6 +40,21 @@ class MemoryControl:
                 return Cancelled("done", "", "", False)
             it.cancel(copy or Copy(execution_id, DROPPED, 0, job_id, tenant))
             return Cancelled("ended", "", "", False)
+
+    def capped(self, lane: int, pools: Sequence[str], limit: int) -> tuple[int, list[str]]:
+        """See QueueStore."""
+        with self._in(lane) as it:
+            if it.generation is None or it.now < it.quarantine_until:
+                return it.now, []
+            found: dict[str, None] = {}
+            for pool in pools:
+                line = it.lines[pool].capped
+                for tenant in sorted(line, key=lambda name: (line[name], name.encode()))[:limit]:
+                    waits = it.fronts.get((pool, tenant)) or any(
+                        it.streams.get((pool, tenant, priority)) for priority in range(PRIORITIES))
+                    if waits and not (tenant in it.limits and it.limits[tenant].paused):
+                        found[tenant] = None
+            return it.now, list(found)
 
     def redraw(self, lane: int, worker: str, hold: Hold, lease_us: int) -> Delivery | None:
         """See QueueStore."""

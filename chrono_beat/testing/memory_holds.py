@@ -1,16 +1,19 @@
-"""Holding back the retries of tenants that fail too often, in memory."""
+"""What the store keeps of how tenants are held back, in memory: their failing retries, and time spent capped."""
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from chrono_beat.core import lifecycle
 from chrono_beat.core.findings import RetryHold
 from chrono_beat.testing.memory_partitions import MemoryPartitions
+from chrono_beat.testing.memory_rollups import add_capped
 from chrono_beat.testing.memory_rows import MemoryExecution, MemoryTenant
 
 _ENDED = (lifecycle.SUCCEEDED, lifecycle.FAILED, lifecycle.DEAD)
 
 
 class MemoryHolds(MemoryPartitions):
-    """The part of JobStore that holds retries back."""
+    """The part of JobStore that holds retries back, and notes what a cap has held back."""
 
     tenants: dict[str, MemoryTenant]
     executions: dict[str, MemoryExecution]
@@ -30,6 +33,11 @@ class MemoryHolds(MemoryPartitions):
                         held.append(RetryHold(tenant.slug, failed, ended, now + hold_us))
                         self._journal.set(tenant, retries_paused_until_us=now + hold_us, changed_us=now)
             return held, released
+
+    def add_capped(self, spells: Sequence[tuple[str, int, int]]) -> None:
+        """See JobStore."""
+        with self._transaction():
+            add_capped(self.rollups, self._journal, spells)
 
     def _ended(self, tenant: MemoryTenant, since_us: int) -> tuple[int, int]:
         """Count the tenant's runs that failed, and all that ended, since then and since its last change."""

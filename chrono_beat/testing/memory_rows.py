@@ -116,6 +116,7 @@ class MemoryRollup:
     lateness: str = ""
     publish_lateness: str = ""
     duration: str = ""
+    capped_us: int = 0
 
 
 @dataclass(slots=True)

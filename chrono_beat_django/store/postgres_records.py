@@ -117,6 +117,10 @@ class PostgresRecords(PostgresClaims):
 
         return self.transaction(work) if starts or endings else RecordResult([], [])
 
+    def add_capped(self, spells: Sequence[tuple[str, int, int]]) -> None:
+        """See JobStore."""
+        self.transaction(lambda cursor: rollups.add_capped(cursor, spells))
+
 
 def _in_order(keys: dict[str, Key]) -> dict[str, Key]:
     """Sort rows by key: whoever updates many locks them in this order, so that nobody waits in a circle."""

@@ -5,6 +5,8 @@ Histograms grow by appending (see :mod:`chrono_beat.core.rollup`); one that has 
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chrono_beat.core import lifecycle
 from chrono_beat.core.ids import from_us
 from chrono_beat.core.rollup import Tallies, compact, histogram
@@ -27,6 +29,8 @@ ADD = f"""INSERT INTO chrono_rollup AS r ({', '.join(_COLUMNS)}) VALUES {{rows}}
 ON CONFLICT (tenant, span, start) DO UPDATE SET {_ADDED}
 RETURNING id, {', '.join(f"CASE WHEN {_LONG} THEN {name} END" for name in _TEXTS)}"""
 COMPACT = f"UPDATE chrono_rollup SET {', '.join(f'{name} = %s' for name in _TEXTS)} WHERE id = %s"
+ADD_CAPPED = """INSERT INTO chrono_rollup AS r (tenant, span, start, capped_us) VALUES (%s, 'minute', %s, %s)
+ON CONFLICT (tenant, span, start) DO UPDATE SET capped_us = r.capped_us + EXCLUDED.capped_us"""
 ROWS_AT_ONCE = 40                # parameters of one statement: SQLite takes 999 in its oldest versions
 
 
@@ -43,8 +47,7 @@ def add(cursor, tallies: Tallies, *, naive: bool = False) -> None:
         part = rows[first:first + ROWS_AT_ONCE]
         flat: list[object] = []
         for tenant, start_us, tally in part:
-            start = from_us(start_us)
-            flat += (tenant, "minute", str(start.replace(tzinfo=None)) if naive else start, tally.started,
+            flat += (tenant, "minute", _instant(start_us, naive), tally.started,
                      *(tally.states[state] for state in lifecycle.TERMINAL), tally.deliveries, tally.duplicates,
                      max(tally.lateness_us, default=0), histogram(tally.lateness_us),
                      histogram(tally.publish_lateness_us), histogram(tally.duration_us))
@@ -52,3 +55,13 @@ def add(cursor, tallies: Tallies, *, naive: bool = False) -> None:
         for id_, *texts in cursor.fetchall():
             if texts[0] is not None:
                 cursor.execute(COMPACT, [*(compact(text) for text in texts), id_])
+
+
+def add_capped(cursor, spells: Iterable[tuple[str, int, int]], *, naive: bool = False) -> None:
+    """Add time spent capped: (tenant, start of the minute in µs, µs), in the order in which all writers lock."""
+    cursor.executemany(ADD_CAPPED, [(tenant, _instant(start_us, naive), us) for tenant, start_us, us in sorted(spells)])
+
+
+def _instant(us: int, naive: bool) -> object:
+    start = from_us(us)
+    return str(start.replace(tzinfo=None)) if naive else start

@@ -83,6 +83,10 @@ class SqliteRecords(SqliteClaims):
 
         return self.write(work) if starts or endings else RecordResult([], [])
 
+    def add_capped(self, spells: Sequence[tuple[str, int, int]]) -> None:
+        """See JobStore."""
+        self.write(lambda cursor: rollups.add_capped(cursor, spells, naive=True))
+
     def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
         """See JobStore. A change is told again for some seconds: it may be committed later than it is dated."""
         if changed_since_us:

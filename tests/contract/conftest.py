@@ -125,7 +125,7 @@ class DjangoBench:
             start_us = to_us(row["start"])
             found[row["tenant"], start_us] = {
                 name: compact(value) if name in texts else value for name, value in row.items()
-                if name not in ("id", "tenant", "span", "start", "capped_us")}
+                if name not in ("id", "tenant", "span", "start")}
         return found
 
     def pass_time(self, us: int) -> None:

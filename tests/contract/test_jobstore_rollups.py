@@ -32,10 +32,11 @@ def test_a_run_counts_in_the_minutes_in_which_it_started_and_ended(bench, store,
     assert bench.rollups() == {
         ("acme", NOON): {
             "started": 1, "succeeded": 0, **nothing, "deliveries": 0, "duplicates": 0, "lateness_max_us": 20 * SECOND,
-            "lateness": histogram([20 * SECOND]), "publish_lateness": "", "duration": ""},
+            "lateness": histogram([20 * SECOND]), "publish_lateness": "", "duration": "", "capped_us": 0},
         ("acme", NOON + MINUTE): {
             "started": 0, "succeeded": 1, **nothing, "deliveries": 3, "duplicates": 2, "lateness_max_us": 0,
-            "lateness": "", "publish_lateness": histogram([5 * SECOND]), "duration": histogram([60 * SECOND])},
+            "lateness": "", "publish_lateness": histogram([5 * SECOND]), "duration": histogram([60 * SECOND]),
+            "capped_us": 0},
     }
 
 
@@ -99,3 +100,13 @@ def test_a_transaction_that_breaks_off_counts_nothing_and_its_repetition_all(ben
 
     minute = bench.rollups()["acme", NOON]
     assert broken and (minute["started"], minute["succeeded"]) == (1, 1)
+
+
+def test_time_spent_capped_is_added_to_the_minutes_it_lies_in(bench, store, key):
+    store.add_capped([("acme", NOON, 20 * SECOND), ("acme", NOON + MINUTE, 5 * SECOND)])
+    store.record([Start(key, NOON + 20 * SECOND, "w1", 1)], [], [])
+    store.add_capped([("acme", NOON, 7 * SECOND)])
+
+    found = bench.rollups()
+    assert [(found["acme", at]["capped_us"], found["acme", at]["started"]) for at in (NOON, NOON + MINUTE)] == [
+        (27 * SECOND, 1), (5 * SECOND, 0)]

@@ -122,3 +122,52 @@ def test_inv08_idle_and_paused_tenants_cost_the_draw_not_one_command(redis_url):
 
     assert alone["drawn"] == idle["drawn"] == paused["drawn"] == 1000
     assert alone["commands"] == idle["commands"] == paused["commands"]
+
+
+def test_capped_is_who_has_work_that_nothing_but_a_cap_holds_back(bench):
+    """Not who is paused, who runs all it may and has nothing more, and who only waits for a worker."""
+    for tenant, paused in (("full", False), ("exact", False), ("asleep", True), ("free", False)):
+        bench.limit(tenant, max_running=2, paused=paused)
+    for tenant, count in (("full", 5), ("exact", 2), ("asleep", 3), ("free", 1)):
+        fill(bench, tenant, count)
+    drawn = bench.draw(20) + bench.draw(20)
+    fill(bench, "free", 1, first=1)
+
+    assert bench.store.capped(0, ["chrono", "chrono.gold"], 10)[1] == ["full"]
+    fill(bench, "exact", 1, first=2)
+    assert sorted(bench.store.capped(0, ["chrono"], 10)[1]) == ["exact", "full"]
+    assert bench.store.capped(0, ["chrono.gold"], 10)[1] == []
+    settle_all(bench, drawn)
+    assert bench.store.capped(0, ["chrono"], 10)[1] == []
+
+
+def test_r162_a_cap_of_five_holds_over_fifty_workers_that_draw_settle_and_die(bench):
+    """A hundred queued, fifty workers, which draw, settle (also twice), give back and die at random. At no sample
+    six run."""
+    chance = random.Random(162)
+    bench.limit("a", max_running=5)
+    fill(bench, "a", 100)
+    held: dict[str, tuple] = {}
+    done = set()
+    for _ in range(1_500):
+        step = chance.random()
+        if step < 0.5 or not held:
+            worker = f"w{chance.randrange(50)}"
+            for delivery in bench.draw(chance.randint(1, 4), worker=worker):
+                held[delivery.execution_id] = (delivery, worker)
+        else:
+            delivery, worker = held.pop(chance.choice(sorted(held)))
+            if step < 0.85:
+                for _ in range(chance.randint(1, 2)):
+                    bench.settle(delivery, worker=worker)
+                done.add(delivery.execution_id)
+            elif step < 0.93:
+                bench.store.give_back(0, worker, [hold(delivery)])
+            else:
+                bench.store.recover(0, worker, [])               # it died and came back with nothing
+                held = {key: value for key, value in held.items() if value[1] != worker}
+        running = bench.store.deliveries_of(0, "", None, tenant="a")
+        assert len(running) == len(held) <= 5                    # invariant 8
+        if len(done) == 100:
+            break
+    assert len(done) == 100
