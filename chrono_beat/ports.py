@@ -78,9 +78,12 @@ class JobStore(Protocol):
 
     # -- claim ------------------------------------------------------------------------------------------------------
 
-    def due_jobs(self, partitions: Sequence[int], until_us: int, limit: int) -> list[DueJob]:
+    def due_jobs(
+        self, partitions: Sequence[int], until_us: int, limit: int, without: Sequence[str] = (),
+    ) -> list[DueJob]:
         """Return jobs of these partitions with next_run <= until, oldest first within a partition, at most *limit* in all.
-        A range scan of (partition, next_run_at). Paused and quarantined jobs have no next run and are not in it."""
+        A range scan of (partition, next_run_at). Paused and quarantined jobs have no next run and are not in it. Jobs of the
+        tenants *without* are left out."""
 
     def claim(self, member: str, claims: Sequence[Claim]) -> list[ScheduledExecution]:
         """Carry out a batch of claims in one transaction: advance next_run, write the execution rows.
@@ -95,9 +98,11 @@ class JobStore(Protocol):
     def quarantine(self, job_id: str, version: int, reason: str) -> bool:
         """Take a job that can't be planned out of the due index with a visible reason; False if its version has moved on."""
 
-    def load_scheduled(self, epochs: Mapping[int, int], until_us: int, limit: int) -> list[ScheduledExecution]:
+    def load_scheduled(
+        self, epochs: Mapping[int, int], until_us: int, limit: int, without: Sequence[str] = (),
+    ) -> list[ScheduledExecution]:
         """Take rows in state scheduled of these partitions, due until then, that no or a lower epoch holds; mark them as held by
-        the given epoch (only while the partition still has it). Oldest first.
+        the given epoch (only while the partition still has it). Oldest first. Those of the tenants *without* may be left out.
 
         Rows that are older than their job's version, but not than its plan_version, are taken over in place, with the new
         content: also those that a wheel holds, or that are queued (rule 7). Rows of an older plan, and those whose

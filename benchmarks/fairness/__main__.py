@@ -25,12 +25,10 @@ from benchmarks.machine import yardstick
 CAP = 1_000
 """max_running of every tenant: nothing but the draw decides whose turn it is."""
 
-WARM_UP_SECONDS = 10
 SETTLE_SECONDS = 5.0
 BUSY_A_SLOT = 50
 """Tasks of 20 ms that a slot does in a second, at most."""
 
-LEAD_SECONDS = 10
 LOADED_A_SECOND = 3_000
 """What a dispatcher loads ahead in a second on a slow machine."""
 
@@ -44,9 +42,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--no-peer", action="store_true", help="leave stock Celery out")
     parser.add_argument("--pool", choices=("prefork", "threads"), default="prefork", help="the workers' pool")
     parser.add_argument("--slots", type=int, default=4, help="its size")
+    parser.add_argument("--warm-up", type=int, default=10, help="seconds of load before a phase without the flood")
+    parser.add_argument("--lead", type=int, default=10, help="seconds before the flood, beside those for loading it")
+    parser.add_argument("--spare", type=int, default=60, help="seconds for which the busy tenant has work in reserve")
     parser.add_argument("--json", action="store_true", help="only the JSON object, as the last line")
     args = parser.parse_args()
-    for name in ("flood", "tenants", "seconds", "peer_seconds", "slots"):
+    for name in ("flood", "tenants", "seconds", "peer_seconds", "slots", "warm_up", "lead", "spare"):
         if not 1 <= getattr(args, name) <= MOST_AT_ONCE:
             parser.error(f"--{name.replace('_', '-')} must be 1 to {MOST_AT_ONCE:,}")
     return args
@@ -54,17 +55,17 @@ def parse_arguments() -> argparse.Namespace:
 
 def measure(args: argparse.Namespace, site: ChronoSite) -> dict[str, Any]:
     """Measure chrono_beat: a phase without the flood, and one that begins with it."""
-    lead = LEAD_SECONDS + args.flood / LOADED_A_SECOND
+    lead = args.lead + args.flood / LOADED_A_SECOND
     begin = int(time.time()) + 3
     for slug in ("a", "c", *(f"b{number}" for number in range(args.tenants))):
         site.add_tenant(slug, CAP)
     for number in range(args.tenants):
         site.add_job(f"b{number}", "probe", "fairness.probe", 1, begin + number / args.tenants)
-    needed = args.slots * BUSY_A_SLOT * round(2 * args.seconds + WARM_UP_SECONDS + lead + 60)
+    needed = args.slots * BUSY_A_SLOT * round(2 * args.seconds + args.warm_up + lead + args.spare)
     site.put("c", needed, begin)
     site.start(args.pool, args.slots)
     site.wait_until("c", needed, "queued", "running", "succeeded")
-    calm = int(time.time()) + WARM_UP_SECONDS
+    calm = int(time.time()) + args.warm_up
     time.sleep(calm + args.seconds - time.time())
     due = int(time.time() + lead)
     site.put("a", args.flood, due)
@@ -97,7 +98,7 @@ def measure_peer(args: argparse.Namespace, site: ChronoSite) -> dict[str, Any]:
     peer = StockSite(site)
     peer.start(args.pool, args.slots)
     seconds = args.peer_seconds
-    calm = int(time.time()) + WARM_UP_SECONDS
+    calm = int(time.time()) + args.warm_up
     peer.send_probes(args.tenants, calm, seconds)
     time.sleep(calm + seconds + SETTLE_SECONDS - time.time())
     peer.flood(args.flood)

@@ -24,6 +24,7 @@ from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
 from chrono_beat.core.envelope import InvalidContent, Templates
 from chrono_beat.core.errors import InvalidInput, StoreUnavailable
+from chrono_beat.core.floods import Floods
 from chrono_beat.core.ids import lane_of
 from chrono_beat.core.policy import Answers, plan_claim, still_runs
 from chrono_beat.core.records import MISSED, Claim, Content, DueJob, ScheduledExecution
@@ -37,6 +38,7 @@ from chrono_beat.services.pending import Entry, Pending
 from chrono_beat.services.service import Service
 from chrono_beat.services.stopper import Stopper
 from chrono_beat.services.voids import Voids
+from chrono_beat.services.waker import Waker
 from chrono_beat.telemetry import emit
 
 logger = logging.getLogger(__name__)
@@ -55,7 +57,6 @@ LEAVE_US = 3_000_000
 """Microseconds for which a leaving dispatcher waits for others to take its partitions."""
 
 LEAVE_LOOK_US = 100_000
-WAKE_WAIT_SECONDS = 1.0
 
 
 class Planner(Service):
@@ -93,6 +94,7 @@ class Planner(Service):
         self._first_rows: dict[int, tuple[str, int, int]] = {}     # partition: first row of the last batch from there on
         self._read_under: dict[int, int] = {}      # lane: generation under which its rows were read (rule 4)
         self._unanswered = False                   # a claim or a load broke off: it may have been carried out
+        self._floods = Floods(self._look_every_us, config.claim_batch)
         self._leave_until_us: int | None = None
 
     # -- steps ------------------------------------------------------------------------------------------------------
@@ -189,14 +191,17 @@ class Planner(Service):
         # Each look goes on where the last one filled its batch: what was claimed before it leaves a trail of dead index
         # entries, and one full partition must not hold up the others.
         numbers = sorted(holding.epochs, key=lambda number: (number < self._first_partition, number))
-        due = self._store.due_jobs(numbers, until_us, limit)
+        # Invariant 8: what stands behind one tenant's flood is looked for past it, once a second.
+        without = self._floods.left_out(self.clock.monotonic_us())
+        due = self._store.due_jobs(numbers, until_us, limit, without)
         if due:
             self._claim_due(due, reached_us, until_us, holding)
-        rows = self._taken(lambda: self._store.load_scheduled(holding.epochs, until_us, limit))
+        rows = self._taken(lambda: self._store.load_scheduled(holding.epochs, until_us, limit, without))
         if rows:
             self._enqueue(rows, holding.epochs, missed=self._judge(rows, reached_us))
             emit("loaded", member=self._partitions.member, executions=len(rows))
-        return self._goes_on(due, numbers, limit) or len(rows) >= limit
+        self._floods.note(([found.content.tenant for found in scan] for scan in (due, rows)), all_of_them=not without)
+        return bool(without) or self._goes_on(due, numbers, limit) or len(rows) >= limit
 
     def _taken(self, take: Callable[[], list[ScheduledExecution]]) -> list[ScheduledExecution]:
         """Make a call that takes rows; where it breaks off nobody knows whether it has."""
@@ -331,27 +336,6 @@ class Planner(Service):
         self._quarantine(row.job_id, row.version, row.content, reason)
         at_us = self._lanes.database.at_least(self.clock.monotonic_us()) or row.due_us
         bury(self._store, row, reason, at_us)
-
-
-class Waker(Service):
-    """Waits for calls that change plans, and wakes the planner at each.
-
-    Args:
-        queue: Redis.
-        clock: the host's clocks.
-        wake: called at each.
-    """
-
-    def __init__(self, queue: QueueStore, clock: Clock, wake: Callable[[], object]) -> None:
-        super().__init__("waker", clock)
-        self._queue = queue
-        self._wake_planner = wake
-
-    def step(self, now_us: int) -> int:
-        """Wait, which is this service's work."""
-        if self._queue.wait_for_dispatch(WAKE_WAIT_SECONDS):
-            self._wake_planner()
-        return 0
 
 
 class Dispatcher:

@@ -106,11 +106,14 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
 
     # -- claim ------------------------------------------------------------------------------------------------------
 
-    def due_jobs(self, partitions: Sequence[int], until_us: int, limit: int) -> list[DueJob]:
+    def due_jobs(
+        self, partitions: Sequence[int], until_us: int, limit: int, without: Sequence[str] = (),
+    ) -> list[DueJob]:
         """See JobStore."""
         with self._transaction():
             due = [(job.partition, job.next_run_us, job.job_id, job) for job in self.jobs.values()
-                   if job.next_run_us is not None and job.partition in partitions and job.next_run_us <= until_us]
+                   if job.next_run_us is not None and job.partition in partitions and job.next_run_us <= until_us
+                   and job.tenant not in without]
             due.sort(key=lambda entry: entry[:3])
             return [self._due(job) for *_, job in due[:limit]]
 
@@ -205,7 +208,9 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
             self._journal.set(job, next_run_us=None, replan=False, quarantined_reason=reason)
             return True
 
-    def load_scheduled(self, epochs: Mapping[int, int], until_us: int, limit: int) -> list[ScheduledExecution]:
+    def load_scheduled(
+        self, epochs: Mapping[int, int], until_us: int, limit: int, without: Sequence[str] = (),
+    ) -> list[ScheduledExecution]:
         """See JobStore."""
         with self._transaction() as now:
             found = []
@@ -215,7 +220,7 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
                         or row.cancel_requested_us is not None or job is None or self._held_back(row, now)):
                     continue
                 taken_over = job.plan_version <= row.job_version < job.version                        # rule 7
-                if taken_over or (row.state == lifecycle.SCHEDULED and row.holder_epoch < epoch
+                if taken_over or (row.state == lifecycle.SCHEDULED and row.holder_epoch < epoch and row.tenant not in without
                                   and job.version == row.job_version):
                     found.append((row, job))
             found.sort(key=lambda pair: (pair[0].due_us, pair[0].execution_id))

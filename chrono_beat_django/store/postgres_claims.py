@@ -36,7 +36,7 @@ JOB = f"""j.id::text, j.partition, {us("j.next_run_at")}, j.version, j.schedule_
 DUE = f"""SELECT {JOB} FROM (
     SELECT job.* FROM unnest(%s::int[]) AS wanted(number) CROSS JOIN LATERAL (
         SELECT * FROM chrono_job WHERE partition = wanted.number AND next_run_at <= (SELECT {at("%s")})
-        ORDER BY next_run_at LIMIT (SELECT %s::bigint)
+            AND tenant <> ALL (%s::text[]) ORDER BY next_run_at LIMIT (SELECT %s::bigint)
     ) job LIMIT %s
 ) j LEFT JOIN chrono_tenant t ON t.slug = j.tenant
 ORDER BY j.partition, j.next_run_at, j.id"""
@@ -50,11 +50,11 @@ SOMETHING_FREE = f"""SELECT EXISTS (SELECT 1 FROM chrono_execution WHERE state =
 NOT_LOADED = f"""SELECT p.number, p.epoch FROM {unnest("mine", number="int", epoch="bigint")}
     JOIN chrono_partition p ON p.number = mine.number AND p.epoch = mine.epoch WHERE p.loaded_epoch < p.epoch"""
 _FREE = f"""chrono_execution e JOIN held h ON h.number = e.partition
-    WHERE e.state = 'scheduled' AND e.holder_epoch = 0 AND e.due_at <= {at("%s")}"""
+    WHERE e.state = 'scheduled' AND e.holder_epoch = 0 AND e.due_at <= {at("%s")} AND e.tenant <> ALL (%s::text[])"""
 _LEFT_BEHIND = f"""held h CROSS JOIN LATERAL (
         SELECT * FROM chrono_execution x WHERE x.partition = h.number AND x.due_at <= {at("%s")}
             AND x.state IN ('scheduled', 'queued', 'running')
-    ) e WHERE e.state = 'scheduled' AND e.holder_epoch > 0 AND e.holder_epoch < h.epoch"""
+    ) e WHERE e.state = 'scheduled' AND e.holder_epoch > 0 AND e.holder_epoch < h.epoch AND e.tenant <> ALL (%s::text[])"""
 # Rule 7: what an edit meets before it has begun is taken over by the scan, also from a wheel or a stream, unless the plan
 # itself has changed since. The limit keeps the planner from beginning with all rows that are due.
 _EDITED = f"""held h JOIN chrono_pending_void v ON v.partition = h.number CROSS JOIN LATERAL (
@@ -109,9 +109,11 @@ def due_job(row: tuple) -> DueJob:
 class PostgresClaims(PostgresPartitions):
     """The part of JobStore from the due index to the stream."""
 
-    def due_jobs(self, partitions: Sequence[int], until_us: int, limit: int) -> list[DueJob]:
+    def due_jobs(
+        self, partitions: Sequence[int], until_us: int, limit: int, without: Sequence[str] = (),
+    ) -> list[DueJob]:
         """See JobStore."""
-        return [due_job(row) for row in self._rows(DUE, array(partitions), until_us, limit, limit)]
+        return [due_job(row) for row in self._rows(DUE, array(partitions), until_us, list(without), limit, limit)]
 
     def claim(self, member: str, claims: Sequence[Claim]) -> list[ScheduledExecution]:
         """See JobStore. A job is claimed once in a batch; what repeats it is ignored."""
@@ -133,25 +135,30 @@ class PostgresClaims(PostgresPartitions):
 
         return self.statement(work)
 
-    def load_scheduled(self, epochs: Mapping[int, int], until_us: int, limit: int) -> list[ScheduledExecution]:
+    def load_scheduled(
+        self, epochs: Mapping[int, int], until_us: int, limit: int, without: Sequence[str] = (),
+    ) -> list[ScheduledExecution]:
         """See JobStore. What earlier owners held is looked for until none of it is left, then never again."""
         old = dict(self._rows(NOT_LOADED, *held_parameters(epochs)))
         loaded: list[tuple] = []
         if old:
             def work(cursor):
                 cursor.execute(LIMIT_IDLE)
-                cursor.execute(LOAD_LEFT_BEHIND, [*held_parameters(old), until_us, until_us, limit])
+                cursor.execute(
+                    LOAD_LEFT_BEHIND, [*held_parameters(old), until_us, list(without), until_us, limit])
                 rows = cursor.fetchall()
                 if len(rows) < limit:
                     cursor.execute(MARK_LOADED, held_parameters(old))
-                    cursor.execute(LOAD_FREE, [*held_parameters(epochs), until_us, until_us, limit - len(rows)])
+                    cursor.execute(LOAD_FREE, [
+                        *held_parameters(epochs), until_us, list(without), until_us, limit - len(rows)])
                     rows += cursor.fetchall()
                 return rows
 
             loaded = self.transaction(work)
         free, edited = self._rows(SOMETHING_FREE, until_us, until_us)[0]
         if free and not old:
-            loaded = self._rows(LOAD_FREE, *held_parameters(epochs), until_us, until_us, limit)
+            loaded = self._rows(
+                LOAD_FREE, *held_parameters(epochs), until_us, list(without), until_us, limit)
         if edited and len(loaded) < limit:
             loaded += self._rows(LOAD_EDITED, *held_parameters(epochs), until_us, until_us, limit - len(loaded))
         found = [ScheduledExecution(*row[:10], Content._make(row[10:-1]), row[-1]) for row in loaded]

@@ -33,7 +33,8 @@ JOB = f"""j.id, j."partition", CAST(j.next_run_at AS TEXT), j.version, j.schedul
     COALESCE(j.spread_seconds, t.spread_seconds, 0), j.misfire, j.misfire_cap, j.grace_seconds, j.replan <> 0,
     {CONTENT.format(args="j.args", kwargs="j.kwargs")}
 FROM chrono_job j LEFT JOIN chrono_tenant t ON t.slug = j.tenant"""
-DUE = f"""SELECT {JOB} WHERE j."partition" = %s AND j.next_run_at <= %s ORDER BY j.next_run_at, j.id LIMIT %s"""
+DUE = f"""SELECT {JOB} WHERE j."partition" = %s AND j.next_run_at <= %s
+    AND j.tenant NOT IN (SELECT value FROM json_each(%s)) ORDER BY j.next_run_at, j.id LIMIT %s"""
 _DUE_TYPES = (int, (str, type(None)), int, str, str, str, (str, type(None)), (str, type(None)), (str, type(None)), int, str,
               (int, type(None)), (int, float, type(None)), int)
 SPOILED = "UPDATE chrono_job SET next_run_at = NULL, replan = 0, quarantined_reason = %s WHERE id = %s"
@@ -73,10 +74,12 @@ EDITED = SCHEDULED.format(same=TAKEN_OVER, which="""e.state IN ('scheduled', 'qu
     WHERE v."partition" IN (SELECT value FROM json_each(%s)) AND x."partition" = v."partition" AND x.job_id = v.job_id
         AND x.state IN ('scheduled', 'queued', 'running') AND x.job_version < v.version)""")
 FREE = SCHEDULED.format(same=_SAME, which="e.state = 'scheduled' AND e.holder_epoch = 0 "
-                               "AND e.\"partition\" IN (SELECT value FROM json_each(%s))")
+                               "AND e.\"partition\" IN (SELECT value FROM json_each(%s)) "
+                               "AND e.tenant NOT IN (SELECT value FROM json_each(%s))")
 _LEFT = """state IN ('scheduled', 'queued', 'running') AND state = 'scheduled'
     AND holder_epoch > 0 AND holder_epoch < %s"""
-LEFT_BEHIND = SCHEDULED.format(same=_SAME, which=f'e."partition" = %s AND e.{_LEFT.replace("AND ", "AND e.")}')
+LEFT_BEHIND = SCHEDULED.format(same=_SAME, which=f'e."partition" = %s AND e.{_LEFT.replace("AND ", "AND e.")} '
+                                                  'AND e.tenant NOT IN (SELECT value FROM json_each(%s))')
 NOT_LOADED = "SELECT number FROM chrono_partition WHERE loaded_epoch < epoch"
 MARK_LOADED = f"""UPDATE chrono_partition SET loaded_epoch = epoch WHERE number = %s AND NOT EXISTS (
     SELECT 1 FROM chrono_execution WHERE "partition" = %s AND {_LEFT})"""
@@ -92,12 +95,14 @@ DATE_PUBLISHED = "UPDATE chrono_execution SET published_at = %s WHERE id = %s AN
 class SqliteClaims(SqlitePartitions):
     """The part of JobStore from the due index to the stream."""
 
-    def due_jobs(self, partitions: Sequence[int], until_us: int, limit: int) -> list[DueJob]:
+    def due_jobs(
+        self, partitions: Sequence[int], until_us: int, limit: int, without: Sequence[str] = (),
+    ) -> list[DueJob]:
         """See JobStore. A row that can't even be read is quarantined on the spot."""
         found: list[DueJob] = []
         spoiled: list[tuple[str, object]] = []
         for partition in partitions:
-            for row in self.rows(DUE, partition, text(until_us), limit - len(found)):
+            for row in self.rows(DUE, partition, text(until_us), listed(without), limit - len(found)):
                 try:
                     found.append(due_job(row))
                 except Unreadable as problem:
@@ -139,15 +144,18 @@ class SqliteClaims(SqlitePartitions):
 
         return self.write(work)
 
-    def load_scheduled(self, epochs: Mapping[int, int], until_us: int, limit: int) -> list[ScheduledExecution]:
+    def load_scheduled(
+        self, epochs: Mapping[int, int], until_us: int, limit: int, without: Sequence[str] = (),
+    ) -> list[ScheduledExecution]:
         """See JobStore. The write lock is taken only if there is something to load."""
         def find(cursor):
             held = owned(cursor, epochs)
             not_loaded = {row[0] for row in query(cursor, NOT_LOADED)} & set(held)
             rows = []
             for number in sorted(not_loaded):
-                rows += query(cursor, LEFT_BEHIND, number, epochs[number], text(until_us), limit - len(rows))
-            rows += query(cursor, FREE, listed(held), text(until_us), limit - len(rows))
+                rows += query(
+                    cursor, LEFT_BEHIND, number, epochs[number], listed(without), text(until_us), limit - len(rows))
+            rows += query(cursor, FREE, listed(held), listed(without), text(until_us), limit - len(rows))
             known = {row[0] for row in rows}
             edited = query(cursor, EDITED, listed(held), text(until_us), limit - len(rows))
             return not_loaded, rows + [row for row in edited if row[0] not in known]

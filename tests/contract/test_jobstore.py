@@ -63,6 +63,14 @@ def test_due_jobs_come_oldest_first_within_a_partition_and_no_more_than_asked(be
     assert store.due_jobs([], past, 100) == []
 
 
+def test_due_jobs_leaves_out_whom_it_is_told_to(bench, store, past):
+    for number, tenant in enumerate(("a", "b", "null", "a", "c")):
+        bench.add_job(f"job {number}", tenant=tenant, next_run_us=past - MINUTE + number, partition=1)
+
+    assert [job.content.tenant for job in store.due_jobs([1], past, 2, ["a", "null"])] == ["b", "c"]
+    assert [job.content.tenant for job in store.due_jobs([1], past, 2)] == ["a", "b"]
+
+
 def test_a_due_job_carries_its_columns_byte_for_byte(bench, store, past):
     bench.add_tenant("acme", pool="gold", spread_seconds=30)
     args, kwargs = '[1,  2.50, "ü\\u0000\\"{}"]', '{"b": 1, "a": "C:\\\\x"}'
@@ -277,6 +285,26 @@ def test_load_scheduled_takes_what_no_wheel_holds_oldest_first_and_once(bench, s
     assert store.load_scheduled(epochs, past, 2) == []
     partition = bench.job(job_id).partition
     assert [row.holder_epoch for row in bench.rows()] == [epochs[partition]] * 3 + [0]
+
+
+def test_load_scheduled_leaves_out_whom_it_is_told_to_and_finds_them_later(bench, store, epochs, past):
+    keys = [bench.add_execution(bench.add_job("j", tenant=tenant, next_run_us=None, paused=True), past - MINUTE + number)
+            for number, tenant in enumerate(("a", "null", "b"))]
+
+    assert [row.execution_id for row in store.load_scheduled(epochs, past, 10, ["a", "null"])] == keys[2:]
+    assert [row.execution_id for row in store.load_scheduled(epochs, past, 10)] == keys[:2]
+
+
+def test_of_a_dead_dispatchers_rows_those_left_out_are_found_later(bench, store, epochs, past):
+    for number, tenant in enumerate(("a", "a", "b")):
+        bench.add_job(f"j{number}", tenant=tenant, next_run_us=past, partition=3)
+    assert len(claimed(store, epochs)) == 3
+    bench.pass_time(601 * SECOND)
+    mine = store.take_partitions("b", ALL, LEASE)
+
+    loads = [store.load_scheduled(mine, past, 10, without) for without in (["a"], [], [])]
+
+    assert [[row.content.tenant for row in load] for load in loads] == [["b"], ["a", "a"], []]
 
 
 def test_load_scheduled_uses_a_rows_own_arguments(bench, store, epochs, past):

@@ -207,12 +207,12 @@ def test_at_a_million_rows_every_look_is_a_range_scan_and_never_reads_a_table(mi
     keys = postgres_claims.split(ids)
     by_key = [*key_parameters(keys.values()), array([past] * len(keys)), *bounds(keys.values())]
     looks = {
-        "DUE": (postgres_claims.DUE, [array(ALL), past, 1000, 1000], "chrono_job_due"),
+        "DUE": (postgres_claims.DUE, [array(ALL), past, [], 1000, 1000], "chrono_job_due"),
         "PLAIN": (postgres_claim.PLAIN, batch.plain_parameters(), "chrono_job_pkey"),
         "GENERAL": (postgres_claim.GENERAL, batch.general_parameters(), "chrono_job_pkey"),
-        "LOAD_FREE": (postgres_claims.LOAD_FREE, [*held_parameters(epochs), past, past, 100], "due_at_idx"),
+        "LOAD_FREE": (postgres_claims.LOAD_FREE, [*held_parameters(epochs), past, [], past, 100], "due_at_idx"),
         "LOAD_LEFT_BEHIND": (
-            postgres_claims.LOAD_LEFT_BEHIND, [*held_parameters(epochs), past, past, 100], "partition_due_at_idx"),
+            postgres_claims.LOAD_LEFT_BEHIND, [*held_parameters(epochs), past, [], past, 100], "partition_due_at_idx"),
         "SOMETHING_FREE": (postgres_claims.SOMETHING_FREE, [past, past], "due_at_idx"),
         "MARK_QUEUED": (postgres_claims.MARK_QUEUED, by_key, "job_id_scheduled_at_attempt"),
         "OPEN": (postgres_records.OPEN, [*by_key[:3], *by_key[4:]], "job_id_scheduled_at_attempt"),
@@ -246,9 +246,9 @@ def _rows(line: str) -> int:
 
 def test_on_sqlite_the_look_ahead_is_a_range_scan(sqlite_bench):
     for sql, parameters, index in (
-        (sqlite_claims.DUE, [0, "2026", 10], "chrono_job_due"),
-        (sqlite_claims.FREE, ["[1]", "2026", 10], "chrono_execution_free"),
-        (sqlite_claims.LEFT_BEHIND, [1, 1, "2026", 10], "chrono_execution_open"),
+        (sqlite_claims.DUE, [0, "2026", "[]", 10], "chrono_job_due"),
+        (sqlite_claims.FREE, ["[1]", "[]", "2026", 10], "chrono_execution_free"),
+        (sqlite_claims.LEFT_BEHIND, [1, 1, "[]", "2026", 10], "chrono_execution_open"),
         (sqlite_audit.PAGE, [1, "2025", "2026", "2025", "", 10], "chrono_execution_open"),
         (sqlite_audit.PLANS, ["[1]"], "sqlite_autoindex_chrono_job_1"),
     ):
