@@ -9,6 +9,7 @@ from chrono_beat.core import ids
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.errors import InvalidInput, Problem
 from chrono_beat.core.schedule import preview_notes
+from chrono_beat.words import words
 from chrono_beat_django import wiring
 from chrono_beat_django.models import Job
 from chrono_beat_django.store import definitions as store
@@ -23,11 +24,13 @@ class Preview(NamedTuple):
         runs: aware UTC instants, oldest first; fewer than asked for where the schedule ends.
         timezone: the zone that people read them in.
         notes: what to know about this schedule, a sentence each.
+        words: what the schedule means.
     """
 
     runs: tuple[datetime, ...]
     timezone: str
     notes: tuple[str, ...]
+    words: str
 
 
 def preview(job: Job | JobDefinition, count: int = 10) -> Preview:
@@ -49,4 +52,4 @@ def preview(job: Job | JobDefinition, count: int = 10) -> Preview:
     while following is not None and len(runs) < count:
         runs += (following,)
         following = schedule.next_after(following)
-    return Preview(runs, given.timezone, tuple(preview_notes(schedule, now)))
+    return Preview(runs, given.timezone, tuple(preview_notes(schedule, now)), words(schedule))

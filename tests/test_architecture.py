@@ -24,6 +24,7 @@ LAYERS = {
     "chrono_beat.ports": (1, "ports"),
     "chrono_beat.telemetry": (1, "telemetry"),
     "chrono_beat.host_clock": (1, "host_clock"),
+    "chrono_beat.words": (1, "words"),
     "chrono_beat.services": (2, "services"),
     "chrono_beat.redis": (2, "redis"),
     "chrono_beat_django.models*": (2, "store"),
@@ -42,6 +43,7 @@ ONLY_IN = {
     "redis": ("chrono_beat.redis", "chrono_beat.celery", "chrono_beat.testing", "chrono_beat_django.wiring"),
     "django": ("chrono_beat_django",),
     "croniter": ("chrono_beat.core",),
+    "cron_descriptor": ("chrono_beat.words",),
 }
 CLOCK_CALLS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 

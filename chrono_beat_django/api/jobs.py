@@ -183,7 +183,7 @@ def preview_job(request, job_id: UUID, count: int = Query(10, ge=1, le=1000)):  
 
 def _preview(job: Job | JobDefinition, count: int) -> dict[str, Any]:
     found = jobs.preview(job, count)
-    return {"runs": found.runs, "timezone": found.timezone, "notes": found.notes}
+    return {"words": found.words, "runs": found.runs, "timezone": found.timezone, "notes": found.notes}
 
 
 def _plain(answer: Answer, status: int) -> HttpResponse:

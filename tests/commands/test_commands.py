@@ -142,6 +142,8 @@ def test_preview_lists_runs_in_the_zone(run, nightly):
     assert len([line for line in lines if "02:30:00 Europe/London" in line]) == 3
     assert len(told["runs"]) == 3
     assert told["timezone"] == "Europe/London"
+    assert lines[0] == told["words"] == "At 02:30, on the clocks of Europe/London"
+    assert told["words"] in run("jobs", "show", "nightly")
 
 
 @pytest.mark.parametrize("verb", ["show", "pause", "resume", "trigger", "delete", "preview"])

@@ -12,6 +12,7 @@ import click
 from chrono_beat.celery.commands.output import ACTOR, as_json, command, local, root, table
 from chrono_beat.core import callback
 from chrono_beat.core.errors import InvalidInput, Problem
+from chrono_beat.core.schedule import ScheduleError
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 machine_option = click.option("--json", "machine", is_flag=True, help="JSON instead of a table.")
@@ -86,6 +87,14 @@ def schedule_text(job: Any) -> str:
     return f"{text} ({job.timezone})"
 
 
+def meaning(context: click.Context, job: Any) -> str:
+    """Say in words what a job's schedule means; "" where what is stored is none."""
+    try:
+        return str(facade(context).preview(job, count=1).words)
+    except (InvalidInput, ScheduleError):
+        return ""
+
+
 @jobs.command("list")
 @click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: all tenants.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000))
@@ -116,10 +125,11 @@ def show(context: click.Context, name: str, tenant: str | None, machine: bool) -
         "id": row.id, "state": row.state, "reason": row.reason, "due_at": row.due_at, "started_at": row.started_at,
         "finished_at": row.finished_at, "attempt": row.attempt, "deliveries": row.deliveries, "error": row.error,
     } for row in last]
+    told = {**facts(job), "words": meaning(context, job)}
     if machine:
-        click.echo(as_json({**facts(job), "executions": history}))
+        click.echo(as_json({**told, "executions": history}))
         return
-    for key, value in facts(job).items():
+    for key, value in told.items():
         if value not in ("", None):
             click.echo(f"{key.ljust(20)} {local(value, job.timezone) if key == 'next_run_at' else value}")
     click.echo()
@@ -257,8 +267,10 @@ def preview(context: click.Context, name: str, tenant: str | None, count: int, m
     """Show the next runs of a job in its zone, with what to know about them."""
     found = facade(context).preview(find(context, tenant, name), count=count)
     if machine:
-        click.echo(as_json({"timezone": found.timezone, "runs": found.runs, "notes": found.notes}))
+        click.echo(as_json({
+            "words": found.words, "timezone": found.timezone, "runs": found.runs, "notes": found.notes}))
         return
+    click.echo(found.words)
     for run in found.runs:
         click.echo(f"{local(run, found.timezone)}   {run:%Y-%m-%dT%H:%M:%SZ}")
     for note in found.notes:
