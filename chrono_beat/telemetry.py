@@ -87,6 +87,13 @@ EVENTS: dict[str, Event] = {
     "cancelled": _event(_INFO, "lane execution_id answer", "an execution that is to be cancelled: ended, held or done"),
     "voided": _event(_INFO, "lane execution_id answer", "a row of an old plan was brought to its end"),
     "capped": _event(_DEBUG, "tenants spent_us", "time for which nothing but its cap held back work of each of these"),
+    # what the keeper sees in the rollups of tenants; the second of each pair says that the first is over
+    "crowded": _event(_WARNING, "tenant by p99_us usual_us", "starts later than usual while the load of another one rose"),
+    "uncrowded": _event(_INFO, "tenant", "that is over"),
+    "lateness_objective_broken": _event(_WARNING, "tenant p99_us objective_us", "of its last minutes' starts"),
+    "lateness_objective_met": _event(_INFO, "tenant", "it is kept again"),
+    "duplicates_high": _event(_WARNING, "tenant duplicates deliveries usual", "more than usual; usual: share of its last day"),
+    "duplicates_usual": _event(_INFO, "tenant", "no more than usual"),
     "kept": _event(_INFO, "removed", "finished executions past retention that were removed"),
 }
 

@@ -1,11 +1,14 @@
 """What every JobStore adds to the minutes of tenants when outcomes are recorded: once, whatever is repeated."""
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from chrono_beat.core.errors import StoreUnavailable
 from chrono_beat.core.records import Ending, Start
 from chrono_beat.core.rollup import histogram, percentile
+from chrono_beat_django import figures
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -110,3 +113,21 @@ def test_time_spent_capped_is_added_to_the_minutes_it_lies_in(bench, store, key)
     found = bench.rollups()
     assert [(found["acme", at]["capped_us"], found["acme", at]["started"]) for at in (NOON, NOON + MINUTE)] == [
         (27 * SECOND, 1), (5 * SECOND, 0)]
+
+
+@pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_what_was_recorded_is_read_as_figures_on_each_engine(engine, request, monkeypatch):
+    bench = request.getfixturevalue(f"{engine}_bench")
+    monkeypatch.setattr("chrono_beat_django.store.definitions.alias", lambda: bench.alias)
+    bench.add_tenant("acme")
+    job = bench.add_job("late", tenant="acme", concurrency="allow")
+    for number in range(3):
+        key = bench.add_execution(job, NOON + number)
+        bench.store.record([Start(key, NOON + (number * 60 + 20) * SECOND, "w1", 1)], [ending(key)], [])
+    start, end = (datetime.fromtimestamp(us / 1e6, UTC) for us in (NOON, NOON + 60 * MINUTE))
+
+    found, (worst,), points = figures.of("acme", start, end), figures.worst(start, end), figures.series(None, start, end)
+
+    assert (found.started, found.succeeded, worst.tenant, worst.lateness) == (3, 3, "acme", found.lateness)
+    assert found.lateness.p50 == pytest.approx(80, rel=0.021)
+    assert [(point.start.minute, point.started) for point in points] == [(0, 1), (1, 1), (2, 1)]
