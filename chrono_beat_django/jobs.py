@@ -9,21 +9,20 @@ from __future__ import annotations
 import difflib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db import transaction
 
-from chrono_beat.core import callback, ids, targets
 from chrono_beat.core import definition as definitions
+from chrono_beat.core import ids, targets
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.deliveries import Running
 from chrono_beat.core.errors import InvalidInput, NotFound, Problem, StaleVersion
 from chrono_beat.core.records import GONE_VERSION
 from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import Schedule
-from chrono_beat_django import control, wiring
+from chrono_beat_django import control, edits, wiring
 from chrono_beat_django.backfill import DEFAULT_LIMIT, backfill, check_missed, fill_pauses
 from chrono_beat_django.control import cancel
 from chrono_beat_django.dead_letters import replay
@@ -37,11 +36,8 @@ __all__ = [
     "preview", "replay", "resume", "trigger", "update", "warnings_for",
 ]
 
-_SCHEDULE_FIELDS = ("schedule_kind", "expression", "timezone", "start", "end", "anchor")
 _WAYS = ("cron", "every", "at", "schedule")
 _CHANGEABLE = frozenset(definitions.FIELDS) - {"tenant"}
-_SCHEDULE_COLUMNS = frozenset(store.COLUMNS[field] for field in _SCHEDULE_FIELDS)
-_PLANNED_BY = _SCHEDULE_COLUMNS | {"paused"}
 _DEFAULT = JobDefinition(name="", task="", schedule_kind="", expression="")
 
 
@@ -327,20 +323,13 @@ def change(
         if expected_version is not None and found.version != expected_version:
             raise StaleVersion(f"the job is at version {found.version}, not {expected_version}: it was changed meanwhile")
         now_us = wiring.now_us()
-        before = store.definition_of(found)
-        given = targets.retargeted(given, before.target_kind)
-        if "headers" in given:
-            given["headers"] = callback.unmasked(given["headers"], before.headers)
-        wanted = replace(before, **given)
-        same_schedule = all(getattr(before, field) == getattr(wanted, field) for field in _SCHEDULE_FIELDS)
-        if not same_schedule and "anchor" not in given:
-            wanted = replace(wanted, anchor=None)
+        wanted, same_schedule = edits.wanted(store.definition_of(found), given)
         valid = definitions.validate(wanted, now_us=now_us, config=wiring.config(), planned=same_schedule)
         changed = store.take_over(found, valid)
         if not changed and not found.quarantined_reason:
             # The call that made it so may have failed to tell Redis.
             return _changed(found, frozenset(), control.tell(found, found.version))
-        if changed.keys() & _PLANNED_BY or found.quarantined_reason:
+        if changed.keys() & edits.PLANNED_BY or found.quarantined_reason:
             plan_anew(found, valid, now_us)
             found.plan_version = found.version + 1          # rule 7: what is of an older plan is not carried over
             if was_over and found.finished_at is None:

@@ -1,6 +1,7 @@
 """The next runs of a job, for people who are about to save or to wait."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ from chrono_beat.core import definition as definitions
 from chrono_beat.core import ids
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.errors import InvalidInput, Problem
+from chrono_beat.core.schedule import preview as core_preview
 from chrono_beat.core.schedule import preview_notes
 from chrono_beat.words import words
 from chrono_beat_django import wiring
@@ -25,12 +27,16 @@ class Preview(NamedTuple):
         timezone: the zone that people read them in.
         notes: what to know about this schedule, a sentence each.
         words: what the schedule means.
+        run_notes: what to know about single runs, by their instant; it stands in the notes, too.
+        warnings: the notes that are about the schedule as a whole.
     """
 
     runs: tuple[datetime, ...]
     timezone: str
     notes: tuple[str, ...]
     words: str
+    run_notes: Mapping[datetime, tuple[str, ...]]
+    warnings: tuple[str, ...]
 
 
 def preview(job: Job | JobDefinition, count: int = 10) -> Preview:
@@ -43,13 +49,23 @@ def preview(job: Job | JobDefinition, count: int = 10) -> Preview:
         raise InvalidInput(Problem("count", f"must be a whole number from 1 to {MAX_PREVIEW:,}"))
     now = ids.from_us(wiring.now_us())
     if isinstance(job, Job):
-        given = store.definition_of(job)
-    else:
-        given = definitions.validate(job, now_us=ids.to_us(now), config=wiring.config(), planned=True)
-    schedule = given.schedule(now)
+        return preview_of(store.definition_of(job), now, count)
+    return preview_of(definitions.validate(job, now_us=ids.to_us(now), config=wiring.config(), planned=True), now, count)
+
+
+def preview_of(valid: JobDefinition, now: datetime, count: int) -> Preview:
+    """Return the next *count* runs of a valid definition as of *now*.
+
+    Raises:
+        ScheduleError: what is stored is no schedule.
+    """
+    schedule = valid.schedule(now)
     runs: tuple[datetime, ...] = ()
-    following = definitions.first_run(schedule, given.schedule_kind, now)
+    following = definitions.first_run(schedule, valid.schedule_kind, now)
     while following is not None and len(runs) < count:
         runs += (following,)
         following = schedule.next_after(following)
-    return Preview(runs, given.timezone, tuple(preview_notes(schedule, now)), words(schedule))
+    seen = core_preview(schedule, now)
+    return Preview(
+        runs, valid.timezone, tuple(preview_notes(schedule, now)), words(schedule),
+        {run.at: run.notes for run in seen.runs if run.notes}, tuple(warning.message for warning in seen.warnings))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -23,7 +23,9 @@ from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import zone_keys
 from chrono_beat_django import jobs, tenant_limits, wiring
 from chrono_beat_django.admin import fields, instants
+from chrono_beat_django.edits import SCHEDULE_FIELDS, Edit, preview_edit
 from chrono_beat_django.models import KEY_SCOPES, TARGET_KINDS, Job, JobEvent, Tenant
+from chrono_beat_django.preview import Preview
 from chrono_beat_django.store.definitions import COLUMNS, RETRY_COLUMNS
 
 MOST_TENANTS_SUGGESTED = 100
@@ -32,6 +34,18 @@ MOST_CHANGES_TOLD = 5
 _FIELDS = {column: field for field, column in COLUMNS.items()}
 _RETRY_FIELDS = {column: field for field, column in RETRY_COLUMNS.items()}
 _SECONDS_OR_NEVER = "Seconds; empty: never."
+
+
+class Tried(NamedTuple):
+    """What would come of a form.
+
+    Args:
+        runs: the next runs, by what is typed of the schedule; None where that is wrong.
+        edit: what the edit of a stored job makes of it; None where it would be refused.
+    """
+
+    runs: Preview | None = None
+    edit: Edit | None = None
 
 
 class JobForm(forms.ModelForm):
@@ -84,12 +98,16 @@ class JobForm(forms.ModelForm):
     actor = ""
     """Who fills in the form; the page sets it."""
 
+    trial = False
+    """Whether to check and write nothing; `tried` says then what would come of it. Such a form is never valid."""
+
     class Meta:
         model = Job
         fields = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.tried = Tried()
         job, zone = self.instance, instants.form_zone()
         self.initial = {name: getattr(job, name) for name in self.fields if hasattr(job, name)} | self.initial
         self.initial["loaded_version"] = job.version
@@ -130,10 +148,15 @@ class JobForm(forms.ModelForm):
 
     def _post_clean(self) -> None:
         """Create or change the job. Takes the place of the model's own checks, which know less."""
+        if self.trial:
+            self.tried = self._try_runs()
         if self._errors:
             return
         try:
-            self.instance = self._created() if self.instance._state.adding else self._changed()
+            if self.trial:
+                self.tried = self._try()
+            else:
+                self.instance = self._created() if self.instance._state.adding else self._changed()
         except InvalidInput as refused:
             for problem in refused.problems:
                 self._add_problem(problem)
@@ -143,6 +166,24 @@ class JobForm(forms.ModelForm):
         except NotFound as refused:
             self.add_error(None, f"{refused} any more: it was deleted meanwhile")
 
+    def is_valid(self) -> bool:
+        """Say whether the job was saved."""
+        return super().is_valid() and not self.trial
+
+    def _try_runs(self) -> Tried:
+        """Work out the runs by what is typed of the schedule, whatever is wrong with the rest."""
+        values = {_FIELDS[column]: value for column, value in self._values().items() if _FIELDS.get(column) in SCHEDULE_FIELDS}
+        try:
+            return Tried(runs=jobs.preview(JobDefinition(**{**dict.fromkeys(("schedule_kind", "expression"), ""), **values,
+                                                            "name": "preview", "task": "preview"})))
+        except InvalidInput:
+            return Tried()
+
+    def _try(self) -> Tried:
+        if self.instance._state.adding:
+            return Tried(runs=jobs.preview(self._definition()))
+        return Tried(edit=preview_edit(self.instance, self._changes()))
+
     def save(self, commit: bool = True) -> Job:
         """Return the job: it was saved by the last check."""
         self.save_m2m = lambda: None
@@ -150,20 +191,25 @@ class JobForm(forms.ModelForm):
         return job
 
     def _created(self) -> Job:
-        given = self._given(lambda column, value: True)
+        return jobs.create_from(self._definition(), source="admin", actor=self.actor)
+
+    def _definition(self) -> JobDefinition:
         required = dict.fromkeys(("name", "task", "schedule_kind", "expression"), "")
-        return jobs.create_from(JobDefinition(**required | given), source="admin", actor=self.actor)
+        return JobDefinition(**required | self._given(lambda column, value: True))
 
     def _changed(self) -> Job:
-        """Change what differs. What was not touched is not passed on: a browser cannot give back every byte."""
+        version = self.cleaned_data.get("loaded_version")
+        return jobs.update(self.instance, actor=self.actor, expected_version=version, **self._changes())
+
+    def _changes(self) -> dict[str, Any]:
+        """Return what differs. What was not touched is not passed on: a browser cannot give back every byte."""
         def differs(column: str, value: Any) -> bool:
             if column in ("task", "headers") and value == self.initial[column]:
                 return False                              # what is shown of these is not all that is stored
             stored = getattr(self.instance, column)
             return bool(value != (fields.plain_lines(stored) if isinstance(stored, str) else stored))
 
-        version = self.cleaned_data.get("loaded_version")
-        return jobs.update(self.instance, actor=self.actor, expected_version=version, **self._given(differs))
+        return self._given(differs)
 
     def _given(self, wanted: Any) -> dict[str, Any]:
         """Return arguments of JobDefinition from the columns that were posted and are wanted."""

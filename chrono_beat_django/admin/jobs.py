@@ -2,11 +2,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.actions import delete_selected
 from django.db import DatabaseError
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
@@ -16,18 +14,17 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 
 from chrono_beat.core import callback, lifecycle
-from chrono_beat.core.errors import ChronoError, InvalidInput, NotFound, QueueUnavailable
+from chrono_beat.core.errors import ChronoError, InvalidInput, NotFound
 from chrono_beat.core.schedule import ScheduleError
-from chrono_beat_django import jobs, wiring
+from chrono_beat_django import jobs
 from chrono_beat_django.admin.forms import JobForm, once_at
 from chrono_beat_django.admin.instants import EMPTY, for_form, form_zone, in_utc, in_zone
-from chrono_beat_django.admin.pages import DefaultFilter, Page, TenantFilter, jobs_named
+from chrono_beat_django.admin.job_actions import JobActions, actor
+from chrono_beat_django.admin.pages import DefaultFilter, TenantFilter, jobs_named
+from chrono_beat_django.admin.previews import Previewing
 from chrono_beat_django.models import Execution, Job
 
 RUNS_SHOWN = 10
-MOST_ACTED_ON = 1_000
-"""Jobs that one action takes; each is a transaction, and a page has to come back some time."""
-MOST_MESSAGES = 20
 REASON_LISTED_CHARACTERS = 60
 
 
@@ -54,102 +51,8 @@ class StateFilter(DefaultFilter):
         return unfinished.filter(paused=False, quarantined_reason="") if state == "active" else unfinished
 
 
-class JobActions(Page):
-    """Pausing, resuming, running and deleting: each job by itself, so that one that is refused stops no other."""
-
-    actions = ("pause_jobs", "resume_jobs", "resume_jobs_and_catch_up", "trigger_jobs", "delete_selected")
-
-    @admin.action(description="Pause selected jobs", permissions=["change"])
-    def pause_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        """Stop firing them until they are resumed."""
-        def pause(job: Job) -> str:
-            jobs.pause(job, actor=_actor(request))
-            return "paused"
-
-        self._each(request, queryset, pause)
-
-    @admin.action(description="Resume selected jobs from now on", permissions=["change"])
-    def resume_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        """Fire them again from now on; what fell into the pause is not made up for."""
-        self._resume(request, queryset, None)
-
-    @admin.action(description="Resume selected jobs, and run the latest that each missed", permissions=["change"])
-    def resume_jobs_and_catch_up(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        """Fire them again, and run the newest occurrence that fell into the pause of each."""
-        self._resume(request, queryset, "latest")
-
-    def _resume(self, request: HttpRequest, queryset: QuerySet[Job], missed: str | None) -> None:
-        def resume(job: Job) -> str:
-            resumed = jobs.resume(job, missed=missed, actor=_actor(request))
-            return f"resumed, next run {in_zone(resumed.next_run_at, resumed.timezone)}"
-
-        self._each(request, queryset, resume)
-
-    @admin.action(description="Run selected jobs now", permissions=["change"])
-    def trigger_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        """Run them once beside their schedules."""
-        def trigger(job: Job) -> str:
-            execution = jobs.trigger(job, actor=_actor(request))
-            active = execution.in_the_way
-            what = "it will end" if job.concurrency == "replace" else "it may be skipped, for"
-            warning = f"; {what} {active}, which runs since {in_utc(active.started_at)}" if active else ""
-            return f"to be run now as execution {execution.id}{warning}"
-
-        self._each(request, queryset, trigger)
-
-    @admin.action(description="Delete selected jobs", permissions=["delete"])
-    def delete_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Ask, then delete; their history stays."""
-        if self._too_many(request, queryset):
-            return None
-        response: HttpResponse | None = delete_selected(self, request, queryset)
-        if response is None:
-            self._tell_where_redis_is_away(request)
-        return response
-
-    def _each(self, request: HttpRequest, queryset: QuerySet[Job], deed: Callable[[Job], str]) -> None:
-        """Do something to every job, telling of each what became of it."""
-        if self._too_many(request, queryset):
-            return
-        done, refused = [], []
-        for job in queryset:
-            try:
-                done.append(f"{job}: {deed(job)}.")
-            except (ChronoError, DatabaseError) as error:
-                refused.append(f"{job}: {error}.")
-        self._tell(request, messages.SUCCESS, done)
-        self._tell(request, messages.ERROR, refused)
-        self._tell_where_redis_is_away(request)
-
-    def _too_many(self, request: HttpRequest, queryset: QuerySet[Job]) -> bool:
-        if len(queryset.order_by().values_list("pk")[:MOST_ACTED_ON + 1]) <= MOST_ACTED_ON:
-            return False
-        self.message_user(request, f"Nothing was done: an action takes {MOST_ACTED_ON:,} jobs at most. Narrow the "
-                                   "list, or use the command “chrono jobs”.", messages.ERROR)
-        return True
-
-    def _tell(self, request: HttpRequest, level: int, sentences: list[str]) -> None:
-        for sentence in sentences[:MOST_MESSAGES]:
-            self.message_user(request, sentence, level)
-        if len(sentences) > MOST_MESSAGES:
-            self.message_user(request, f"The same for {len(sentences) - MOST_MESSAGES:,} more jobs.", level)
-
-    def _tell_where_redis_is_away(self, request: HttpRequest) -> None:
-        """Say that an edit may not have arrived everywhere yet.
-
-        The edit has committed and told Redis, or tried to: what came of it is a Python warning, which no page can catch
-        in a process of many threads. So the page asks whether Redis is there now.
-        """
-        try:
-            wiring.queue().wake_dispatchers()
-        except QueueUnavailable as error:
-            self.message_user(
-                request, f"It is saved, but Redis cannot be reached ({error}): until it can, occurrences of the old "
-                         "version may still start. Save again then to be sure.", messages.WARNING)
-
-
 @admin.register(Job)
-class JobPage(JobActions):
+class JobPage(JobActions, Previewing):
     """Jobs by tenant and name."""
 
     form = JobForm
@@ -187,13 +90,16 @@ class JobPage(JobActions):
         """Return the form's sections, around them what is known of a stored job."""
         if obj is None:
             return self.fieldsets
+        stored = self.stored[0]
+        if self.has_change_permission(request, obj):          # the preview below shows the runs
+            stored = (None, {"fields": tuple(name for name in stored[1]["fields"] if name != "next_runs")})
         unavailable = tuple(column for column in self.unavailable if getattr(obj, column))
         shown = [(title, options | {"fields": options["fields"] + (unavailable if title == "Policies" else ())})
                  for title, options in self.fieldsets]
         if not self.has_change_permission(request, obj):
             shown = [(title, options | {"fields": tuple(self.seen.get(name, name) for name in options["fields"])})
                      for title, options in shown]
-        return (self.stored[0], *shown, self.stored[1])
+        return (stored, *shown, self.stored[1])
 
     def get_readonly_fields(self, request: HttpRequest, obj: Job | None = None) -> tuple[str, ...]:
         """Fix what is stored and, once there is a job, its tenant."""
@@ -202,7 +108,7 @@ class JobPage(JobActions):
     def get_form(self, request: HttpRequest, obj: Job | None = None, change: bool = False, **kwargs: Any) -> Any:
         """Return the form, which has to know who fills it in."""
         form = super().get_form(request, obj, change, **kwargs)
-        form.actor = _actor(request)
+        form.actor = actor(request)
         return form
 
     def changeform_view(
@@ -229,7 +135,7 @@ class JobPage(JobActions):
 
     def delete_model(self, request: HttpRequest, obj: Job) -> None:
         """Delete one job."""
-        jobs.delete(obj, actor=_actor(request))
+        jobs.delete(obj, actor=actor(request))
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Ask, then delete."""
@@ -242,7 +148,7 @@ class JobPage(JobActions):
         """Delete several jobs, each by itself; one that somebody else has deleted is as gone."""
         for job in queryset:
             try:
-                jobs.delete(job, actor=_actor(request))
+                jobs.delete(job, actor=actor(request))
             except NotFound:
                 pass
             except (ChronoError, DatabaseError) as error:
@@ -367,7 +273,3 @@ def _celery_words(expression: str) -> str:
     except ValueError:
         return expression
     return f"minute {minute}, hour {hour}, day of week {day_of_week}, day of month {day_of_month}, month {month}"
-
-
-def _actor(request: HttpRequest) -> str:
-    return str(request.user.get_username())

@@ -1,0 +1,119 @@
+"""What can be done to the jobs that are selected in their list."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.contrib import admin, messages
+from django.contrib.admin.actions import delete_selected
+from django.db import DatabaseError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+
+from chrono_beat.core.errors import ChronoError, QueueUnavailable
+from chrono_beat_django import jobs, wiring
+from chrono_beat_django.admin.instants import in_utc, in_zone
+from chrono_beat_django.admin.pages import Page
+from chrono_beat_django.models import Job
+
+MOST_ACTED_ON = 1_000
+"""Jobs that one action takes; each is a transaction, and a page has to come back some time."""
+MOST_MESSAGES = 20
+
+
+class JobActions(Page):
+    """Pausing, resuming, running and deleting: each job by itself, so that one that is refused stops no other."""
+
+    actions = ("pause_jobs", "resume_jobs", "resume_jobs_and_catch_up", "trigger_jobs", "delete_selected")
+
+    @admin.action(description="Pause selected jobs", permissions=["change"])
+    def pause_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        """Stop firing them until they are resumed."""
+        def pause(job: Job) -> str:
+            jobs.pause(job, actor=actor(request))
+            return "paused"
+
+        self._each(request, queryset, pause)
+
+    @admin.action(description="Resume selected jobs from now on", permissions=["change"])
+    def resume_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        """Fire them again from now on; what fell into the pause is not made up for."""
+        self._resume(request, queryset, None)
+
+    @admin.action(description="Resume selected jobs, and run the latest that each missed", permissions=["change"])
+    def resume_jobs_and_catch_up(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        """Fire them again, and run the newest occurrence that fell into the pause of each."""
+        self._resume(request, queryset, "latest")
+
+    def _resume(self, request: HttpRequest, queryset: QuerySet[Job], missed: str | None) -> None:
+        def resume(job: Job) -> str:
+            resumed = jobs.resume(job, missed=missed, actor=actor(request))
+            return f"resumed, next run {in_zone(resumed.next_run_at, resumed.timezone)}"
+
+        self._each(request, queryset, resume)
+
+    @admin.action(description="Run selected jobs now", permissions=["change"])
+    def trigger_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        """Run them once beside their schedules."""
+        def trigger(job: Job) -> str:
+            execution = jobs.trigger(job, actor=actor(request))
+            active = execution.in_the_way
+            what = "it will end" if job.concurrency == "replace" else "it may be skipped, for"
+            warning = f"; {what} {active}, which runs since {in_utc(active.started_at)}" if active else ""
+            return f"to be run now as execution {execution.id}{warning}"
+
+        self._each(request, queryset, trigger)
+
+    @admin.action(description="Delete selected jobs", permissions=["delete"])
+    def delete_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Ask, then delete; their history stays."""
+        if self._too_many(request, queryset):
+            return None
+        response: HttpResponse | None = delete_selected(self, request, queryset)
+        if response is None:
+            self._tell_where_redis_is_away(request)
+        return response
+
+    def _each(self, request: HttpRequest, queryset: QuerySet[Job], deed: Callable[[Job], str]) -> None:
+        """Do something to every job, telling of each what became of it."""
+        if self._too_many(request, queryset):
+            return
+        done, refused = [], []
+        for job in queryset:
+            try:
+                done.append(f"{job}: {deed(job)}.")
+            except (ChronoError, DatabaseError) as error:
+                refused.append(f"{job}: {error}.")
+        self._tell(request, messages.SUCCESS, done)
+        self._tell(request, messages.ERROR, refused)
+        self._tell_where_redis_is_away(request)
+
+    def _too_many(self, request: HttpRequest, queryset: QuerySet[Job]) -> bool:
+        if len(queryset.order_by().values_list("pk")[:MOST_ACTED_ON + 1]) <= MOST_ACTED_ON:
+            return False
+        self.message_user(request, f"Nothing was done: an action takes {MOST_ACTED_ON:,} jobs at most. Narrow the "
+                                   "list, or use the command “chrono jobs”.", messages.ERROR)
+        return True
+
+    def _tell(self, request: HttpRequest, level: int, sentences: list[str]) -> None:
+        for sentence in sentences[:MOST_MESSAGES]:
+            self.message_user(request, sentence, level)
+        if len(sentences) > MOST_MESSAGES:
+            self.message_user(request, f"The same for {len(sentences) - MOST_MESSAGES:,} more jobs.", level)
+
+    def _tell_where_redis_is_away(self, request: HttpRequest) -> None:
+        """Say that an edit may not have arrived everywhere yet.
+
+        The edit has committed and told Redis, or tried to: what came of it is a Python warning, which no page can catch
+        in a process of many threads. So the page asks whether Redis is there now.
+        """
+        try:
+            wiring.queue().wake_dispatchers()
+        except QueueUnavailable as error:
+            self.message_user(
+                request, f"It is saved, but Redis cannot be reached ({error}): until it can, occurrences of the old "
+                         "version may still start. Save again then to be sure.", messages.WARNING)
+
+
+def actor(request: HttpRequest) -> str:
+    """Return who is logged in, for the audit."""
+    return str(request.user.get_username())
