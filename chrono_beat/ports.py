@@ -325,6 +325,9 @@ class QueueStore(Protocol):
         """End deliveries: check token, remove the entry, release lease, slot and lock, append the outcome. A word each: SETTLED,
         DONE (a replay of the same outcome), REFUSED (not the last grant)."""
 
+    def ready_weights(self, lane: int, pools: Sequence[str]) -> list[int]:
+        """Return, for each pool, what its tenants that can be drawn from weigh together; estimated where they are many."""
+
     def settle_and_draw(
         self, lane: int, worker: str, settlements: Sequence[Settlement], pool: str, credit: int, lease_us: int,
         accepted: Sequence[Hold] = (),

@@ -47,6 +47,7 @@ from chrono_beat.redis.plain import PlainOnRedis
 from chrono_beat.redis.recovery import Recovery
 from chrono_beat.redis.scripts import script
 
+MAX_WEIGHED = 100                # tenants whose weights are looked up at once; the others count as their average
 MAX_CREDIT = 1000                # executions of one draw; bounds the arguments of one command inside the script
 CHUNK = 500                      # keys, tenants or outcomes passed to one script call
 MAX_CONTROL_MESSAGES = 100       # taken at once
@@ -240,6 +241,9 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
 
     def draw(self, lane: int, pool: str, credit: int, worker: str, lease_us: int) -> list[Delivery]:
         return _deliveries(pool, self._run("draw", lane, pool, min(credit, MAX_CREDIT), worker, lease_us))
+
+    def ready_weights(self, lane: int, pools: Sequence[str]) -> list[int]:
+        return [int(weight) for weight in self._run("weights", lane, MAX_WEIGHED, *pools)]
 
     def accept(self, lane: int, worker: str, holds: Sequence[Hold]) -> None:
         self._run("accept", lane, *_holds(holds))

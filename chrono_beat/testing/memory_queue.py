@@ -244,6 +244,10 @@ class MemoryQueueStore(ParkedInMemory, PlainInMemory, MemoryRecovery, MemoryCont
                 for c in drawn
             ]
 
+    def ready_weights(self, lane: int, pools: Sequence[str]) -> list[int]:
+        with self._in(lane) as it:
+            return [sum(it.room(tenant)[0] for tenant in it.lines[pool].ready) for pool in pools]
+
     def _held(self, it: Lane, hold: Hold) -> Copy | None:
         """Return the running copy that is held under this token."""
         copy = it.copies.get(hold.execution_id)

@@ -171,3 +171,28 @@ def test_r162_a_cap_of_five_holds_over_fifty_workers_that_draw_settle_and_die(be
         if len(done) == 100:
             break
     assert len(done) == 100
+
+
+def test_what_is_ready_in_a_pool_is_weighed_without_the_capped_and_the_idle(bench):
+    for tenant, weight, most in (("a", 3, 20), ("b", 5, 20), ("full", 7, 1), ("idle", 9, 20)):
+        bench.limit(tenant, weight=weight, max_running=most)
+    assert bench.store.ready_weights(0, ["chrono", "chrono.gold"]) == [0, 0]
+    fill(bench, "full", 2)
+    bench.draw(2)
+    fill(bench, "a", 1)
+    fill(bench, "b", 1, pool="chrono.gold")
+    fill(bench, "new", 1, pool="chrono.gold")
+
+    assert bench.store.ready_weights(0, ["chrono", "chrono.gold"]) == [3, 6]
+
+
+@pytest.mark.redis
+def test_many_tenants_are_weighed_by_their_first(redis_url):
+    bench = RedisBench(redis_url)
+    try:
+        for n in range(250):
+            bench.limit(f"t{n}", weight=4)
+            fill(bench, f"t{n}", 1)
+        assert bench.store.ready_weights(0, ["chrono"]) == [1000]
+    finally:
+        bench.close()

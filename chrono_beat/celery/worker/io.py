@@ -39,6 +39,7 @@ from chrono_beat.celery.worker.operations import (
     LaneWork,
     Operation,
 )
+from chrono_beat.celery.worker.shares import Line, Shares
 from chrono_beat.core.deliveries import RAN_REJECTED, REFUSED, Delivery, Settlement
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.services.unrecorded import Outcomes
@@ -102,7 +103,7 @@ class WorkerIO:
         self._aside_due = True
         self._in_doubt = False                       # a call broke off: what does Redis think we hold?
         self._closed = False
-        self._first_pair = 0
+        self._shares = Shares()
         self._told = 0                               # lost leases that were logged
         self._threads: list[threading.Thread] = []
 
@@ -256,17 +257,20 @@ class WorkerIO:
             self._recover()              # before anything is sent: what a server has forgotten that took over, it refuses
         work = self._take_todo()
         credit = self._credit() if self._mode != IDLE or doubted else 0
-        pairs = [(lane, pool) for lane in self.lanes for pool in self._pools()] if credit > 0 else []
-        if len(pairs) == 1 and not doubted and work.keys() <= {pairs[0][0]}:
-            drawn = self._send(pairs[0][0], work.get(pairs[0][0], LaneWork()), pairs[0][1], credit)
+        lines = self._lines() if credit > 0 else []
+        if len(lines) == 1 and not doubted and work.keys() <= {lines[0][0]}:
+            drawn = self._send(lines[0][0], work.get(lines[0][0], LaneWork()), lines[0][1], credit)
             self._after_draw(credit, drawn)
             return
         for lane, lane_work in work.items():
             self._send(lane, lane_work)
         if doubted:
             credit = self._credit()
-            pairs = [(lane, pool) for lane in self.lanes for pool in self._pools()] if credit > 0 else []
-        self._after_draw(credit, self._draw_from(pairs, credit))
+            lines = self._lines() if credit > 0 else []
+        self._after_draw(credit, self._draw_from(lines, credit))
+
+    def _lines(self) -> list[Line]:
+        return [Line(lane, pool) for lane in self.lanes for pool in self._pools()]
 
     def _take_todo(self) -> dict[int, LaneWork]:
         """Take what can be sent now, by lane. What the sending does not get done puts itself back."""
@@ -343,23 +347,25 @@ class WorkerIO:
             self._held.pop(tuple(held.hold), None)
             held.release()
 
-    def _draw_from(self, pairs: Sequence[tuple[int, str]], credit: int) -> int:
-        """Share the credit over lanes and pools, beginning with another one each time; what one leaves, the others
-        get."""
-        self._first_pair += 1
-        turn = self._first_pair % len(pairs) if pairs else 0
-        waiting = [*pairs[turn:], *pairs[:turn]]
-        total = 0
+    def _draw_from(self, lines: Sequence[Line], credit: int) -> int:
+        """Share the credit over lanes and pools (invariant 8); what one leaves, the others get at once."""
+        if credit > 0 and self._shares.is_due(lines, time.monotonic()):
+            self._weigh(lines)
+        waiting, total = list(lines), 0
         while waiting and total < credit:
-            share, hungry = -(-(credit - total) // len(waiting)), []
-            for lane, pool in waiting:
-                asked = min(share, credit - total)
-                drawn = self._send(lane, LaneWork(), pool, asked) if asked > 0 else 0
+            for line, asked in self._shares.allot(waiting, credit - total, lent=len(waiting) < len(lines)).items():
+                drawn = self._send(line.lane, LaneWork(), line.pool, asked)
                 total += drawn
-                if asked > 0 and drawn == asked:
-                    hungry.append((lane, pool))
-            waiting = hungry
+                if drawn < asked:
+                    waiting.remove(line)
         return total
+
+    def _weigh(self, lines: Sequence[Line]) -> None:
+        weights: dict[Line, int] = {}
+        for lane in self.lanes:
+            pools = [line.pool for line in lines if line.lane == lane]
+            weights.update(zip((Line(lane, pool) for pool in pools), self.queue.ready_weights(lane, pools), strict=True))
+        self._shares.weigh(weights, time.monotonic())
 
     def _draw_aside(self) -> None:
         room = self._credit()
