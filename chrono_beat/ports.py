@@ -289,6 +289,11 @@ class QueueStore(Protocol):
         whose grace is over ("superseded"; the next one gets the lock), and those that wait past their expiry. Returns all
         that were told: those not withdrawn are to be told again."""
 
+    def tidy(self, lane: int, limit: int) -> int:
+        """Let tenants leave that are first in line in a pool and have nothing there, as a draw would: nobody may draw from
+        that pool any more. Void and expired copies that are met are taken away. Looks at a part of the lane, *limit* tenants
+        and copies of a pool there; the next call at the next part. Returns how many have left."""
+
     def lacking(self, lane: int, generation: int, execution_ids: Sequence[str]) -> list[str] | None:
         """Return those with no copy, grant, marker or outcome in the lane, and put back what points to the others; None where
         the lane cannot be read now (quarantine, or another generation)."""

@@ -7,7 +7,7 @@ from typing import Any
 from chrono_beat.core.deliveries import Cancelled, Delivery, Hold, Running
 from chrono_beat.redis.connection import reaching_redis
 
-SCAN_COUNT = 1000                # leases looked at by one step of a scan
+SCAN_COUNT = 1000                # keys or leases looked at by one step of a scan
 MAX_IDS = 4000                   # execution ids of one script call
 
 
@@ -17,6 +17,7 @@ class RedisControl:
     keys: Any
     _connection: Any
     _run: Any
+    _tidied: dict[int, int]                              # lane -> where its next look for pools begins
 
     def deliveries_of(
         self, lane: int, job_id: str, below_version: int | None, *, tenant: str = "",
@@ -48,6 +49,14 @@ class RedisControl:
         """See QueueStore."""
         now_us, *tenants = self._run("capped", lane, limit, *pools)
         return int(now_us), [tenant.decode() for tenant in tenants]
+
+    def tidy(self, lane: int, limit: int) -> int:
+        """See QueueStore."""
+        with reaching_redis():
+            self._tidied[lane], names = self._connection.client.scan(
+                self._tidied.get(lane, 0), match=self.keys.of(lane, "ready", "*"), count=SCAN_COUNT)
+        pools = sorted({name.decode("utf-8", "replace") for name in names})
+        return sum(int(self._run("tidy", lane, pool.removeprefix(self.keys.of(lane, "ready", "")), limit)) for pool in pools)
 
     def redraw(self, lane: int, worker: str, hold: Hold, lease_us: int) -> Delivery | None:
         """See QueueStore."""

@@ -54,7 +54,7 @@ LANE_KEYS = (
     KeyPattern("front:<pool>:<tenant>", "list", "execution ids given back or reaped; drawn before the streams", WITH_LAST,
                True),
     KeyPattern("ready:<pool>", "zset", "tenant with entries to draw -> its virtual time",
-               "with its last member; a tenant leaves at the first draw that finds it empty", True),
+               "with its last member; a tenant leaves where a draw, or the reaper, finds it first and empty", True),
     KeyPattern("capped:<pool>", "zset", "tenant with entries, but paused or running all it may -> its virtual time",
                WITH_LAST, True),
     KeyPattern("held:<tenant>", "set", "pools in which the tenant is capped", WITH_LAST, True),

@@ -7,6 +7,8 @@ number of reapers may run.
 It also does what time asks for at the overlap locks: one that was told to make room (policy replace) is told again at
 each look, and its lease is withdrawn when its grace is over. The instant is kept in Redis, so no crash loses it.
 
+It lets the lines of pools go that nobody draws any more, after a move or with the last worker, once nothing waits there.
+
 And it ends what has lain aside for too long, because no worker came that knows its task.
 """
 from __future__ import annotations
@@ -48,6 +50,7 @@ class Reaper(Service):
             try:
                 reaped = self._queue.reap(lane, self._cap, REAP_LIMIT)
                 self._tend(lane)
+                self._queue.tidy(lane, REAP_LIMIT)
                 stranded = self._queue.end_parked(lane, self._patience_us, REAP_LIMIT)
             except QueueUnavailable as error:
                 failure = error

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chrono_beat.core.deliveries import RAN_LOST, RAN_OK, RAN_RETRY, RAN_REVOKED, RAN_SUPERSEDED, Outcome
-from chrono_beat.core.fairness import DEFAULT_MAX_RUNNING, DEFAULT_WEIGHT, FairLine, order_of
+from chrono_beat.core.fairness import DEFAULT_MAX_RUNNING, DEFAULT_WEIGHT, PRIORITIES, FairLine, order_of
 from chrono_beat.core.overlap import OVERDUE, locks_of, way_of
 from chrono_beat.core.records import GONE_VERSION, MISSED, PublishItem, Stop, TenantLimits
 from chrono_beat.testing.memory_copies import DECIDED, DROPPED, QUEUED, RUNNING, SETTLED, WAITING, Copy
@@ -287,6 +287,25 @@ class Lane(Locks, Delays):
                     del self.streams[pool, tenant, priority]
                 return copy
         return None
+
+    def waits(self, pool: str, tenant: str) -> bool:
+        """Say whether the tenant has something to draw; what may not run is ended on the way."""
+        queues: list[tuple[Any, Any]] = [(self.fronts, (pool, tenant))]
+        queues += [(self.streams, (pool, tenant, priority)) for priority in range(PRIORITIES)]
+        for queue, key in queues:
+            while key in queue:
+                if self.may_run(queue[key][0]):
+                    return True
+        return False
+
+    def tidy(self, pool: str) -> int:
+        """Let the first tenants in line leave that have nothing there; returns how many."""
+        line, gone = self.lines[pool], 0
+        while (tenant := line.first()) is not None and not self.waits(pool, tenant):
+            line.leave(tenant)
+            gone += 1
+        line.rest()
+        return gone
 
     def grant(self, pool: str, tenant: str, worker: str, expires_us: int) -> Copy | None:
         """Grant the tenant's next execution that may run; None where it has none."""

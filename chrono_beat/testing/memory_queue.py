@@ -209,6 +209,12 @@ class MemoryQueueStore(ParkedInMemory, PlainInMemory, MemoryRecovery, MemoryCont
         with self._in(lane) as it:
             return it.tend(limit) if it.generation is not None else []
 
+    def tidy(self, lane: int, limit: int) -> int:
+        with self._in(lane) as it:
+            if it.generation is None or it.now < it.quarantine_until:
+                return 0
+            return sum(it.tidy(pool) for pool in sorted(it.lines))
+
     def read_outcomes(self, lane: int, reader: str, reader_lease_us: int, limit: int) -> list[Outcome] | None:
         with self._in(lane) as it:
             name, until = it.reader

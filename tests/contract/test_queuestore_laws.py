@@ -26,6 +26,7 @@ COMPARABLE = 0.4
 TENANTS = "abcd"
 JOBS = [f"{tenant}{n}" for tenant in TENANTS for n in range(3)]
 WORKERS = ("w1", "w2")
+POOL_OF = {1: "chrono", 2: "chrono.gold", 3: "chrono"}     # of a version of a job: its tenant moves to and fro
 RESULTS = ("succeeded", "failed", "retry", "lost", "timeout")
 
 small = st.integers(0, 5)
@@ -34,14 +35,14 @@ steps = st.one_of(
         st.sampled_from(JOBS), st.integers(1, 4), st.integers(1, 2), st.integers(1, 3), st.sampled_from((0, 5, 9)),
         st.sampled_from((None, None, 30, 100)), st.sampled_from(("forbid", "forbid", "allow", "replace", "replace")),
         st.sampled_from(("", "", "g")), st.sampled_from(("schedule", "schedule", "backfill", "replay"))), max_size=8)),
-    st.tuples(st.just("draw"), st.sampled_from(WORKERS), st.integers(1, 6)),
+    st.tuples(st.just("draw"), st.sampled_from(WORKERS), st.integers(1, 6), st.sampled_from(("chrono", "chrono", "chrono.gold"))),
     st.tuples(st.just("settle"), small, st.sampled_from(RESULTS)),
     st.tuples(st.just("settle"), small, st.just("succeeded")),
     st.tuples(st.sampled_from(("accept", "give_back", "renew", "store_retry", "settle_old", "republish", "park")), small),
     st.tuples(st.just("draw_parked"), small),
     st.tuples(st.just("end_parked"), st.sampled_from((0, 30))),
     st.tuples(st.just("pass"), st.sampled_from((1, 20, 61))),
-    st.tuples(st.sampled_from(("reap", "tend", "acknowledge", "recover"))),
+    st.tuples(st.sampled_from(("reap", "tend", "acknowledge", "recover", "tidy"))),
     st.tuples(st.sampled_from(("cancel", "redraw")), small),
     st.tuples(st.sampled_from(("void", "end_voided")), st.sampled_from(JOBS), st.integers(1, 3)),
     st.tuples(st.just("limit"), st.sampled_from(TENANTS), st.integers(1, 4), st.sampled_from((0, 1, 3, 20)),
@@ -67,7 +68,7 @@ class Course:
             until = None if expires is None else now + expires * SECOND + SECOND // 2
             items.append(self.bench.item(
                 job, number, attempt=attempt, version=version, priority=priority, expires_us=until, tenant=job[0],
-                concurrency=concurrency, group=group, kind=kind))
+                concurrency=concurrency, group=group, kind=kind, pool=POOL_OF[version]))
         self.published += items
         return self._sent(*items) if items else []
 
@@ -78,8 +79,8 @@ class Course:
     def republish(self, index):
         return self._sent(self.published[index % len(self.published)]) if self.published else []
 
-    def draw(self, worker, credit):
-        drawn = self.bench.draw(credit, worker)
+    def draw(self, worker, credit, pool):
+        drawn = self.bench.draw(credit, worker, pool=pool)
         self.held += [(delivery, worker) for delivery in drawn]
         return [(d.execution_id, d.tenant, d.token, d.deliveries, d.payload) for d in drawn]
 
@@ -172,10 +173,13 @@ class Course:
         if name == "pass":
             return self.bench.advance(args[0] * SECOND)
         seen = getattr(self, name)(*args)
-        return seen, self.store.backlog(LANE, "chrono"), self.bench.events()
+        return seen, [self.store.backlog(LANE, pool) for pool in ("chrono", "chrono.gold")], self.bench.events()
+
+    def tidy(self):
+        return self.store.tidy(LANE, 1000)
 
     def finish(self):
-        """Bring everything to its end; then nothing may be left."""
+        """Bring everything to its end, with no worker for the second pool any more; then nothing may be left."""
         for tenant in TENANTS:
             self.limit(tenant, 1, 20, False)
         for _ in range(200):
@@ -195,6 +199,7 @@ class Course:
             self.store.end_voided(LANE, item.execution_id, item.job_id, 99)
         self.bench.draw()
         self.store.end_parked(LANE, 0, 1000)
+        self.tidy()
         self.bench.record()
         self.bench.advance(LEASE + SECOND)
         return self.bench.leftovers()

@@ -97,40 +97,23 @@ local function take_front(tenant, count, taken)
   return #ids < wanted
 end
 
-local function fetch_records(entries)
-  local keys = {}
-  for _, entry in ipairs(entries) do
-    local id = entry[2][2]                            -- whatever the fields are called, there is a first value
-    keys[#keys + 1], keys[#keys + 2] = X .. id, VOID .. string.match(id, '^[^:]*')
-  end
-  fetch(keys)
-end
-
 -- Read a stream; returns where to go on, nil where it is at its end.
 local function take_stream(tenant, prio, from, count, taken)
   local stream = base .. 's:' .. pool .. ':' .. tenant .. ':' .. prio
   while #taken < count do
     local wanted = count - #taken
     local entries = redis.call('XRANGE', stream, from, '+', 'COUNT', wanted)
-    if #entries > 0 then
-      fetch_records(entries)
-    end
+    fetch_records(entries)
     for _, entry in ipairs(entries) do
       looks = looks + 1
       from = '(' .. entry[1]
-      local id = entry[2][2]
-      local x = load(id)
-      if not x or x.entry ~= entry[1] then
-        remove_from_stream(pool, tenant, prio, entry[1])                -- nothing points to it: it is not ours
-        set_aside('entry ' .. entry[1] .. ' of a stream of ' .. pool .. ' has no record')
-      elseif x.state == 'q' and not x.front and not x.parked then
-        taken[#taken + 1] = {id, x, entry[2][4]}
+      local x = copy_at(pool, tenant, prio, entry)
+      if x then
+        taken[#taken + 1] = {entry[2][2], x, entry[2][4]}
       end
     end
     if #entries < wanted then
-      if redis.call('XLEN', stream) == 0 then
-        redis.call('DEL', stream)
-      end
+      delete_if_empty(stream)
       return nil
     end
   end
@@ -265,9 +248,5 @@ end
 write_times()
 touched[pool] = true                                  -- another idle worker goes on where this one's credit ended
 write_all()
-if redis.call('EXISTS', ready, base .. 'capped:' .. pool) == 0 then
-  redis.call('DEL', base .. 'floor:' .. pool)         -- nobody waits: the next to come start equal
-elseif floors[pool] ~= at_start then
-  redis.call('SET', base .. 'floor:' .. pool, floors[pool])
-end
+write_floor(pool, at_start)
 return reply
