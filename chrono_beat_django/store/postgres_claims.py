@@ -49,12 +49,20 @@ SOMETHING_FREE = f"""SELECT EXISTS (SELECT 1 FROM chrono_execution WHERE state =
     AND due_at <= {at("%s")} AND scheduled_at <= {at("%s")}), EXISTS (SELECT 1 FROM chrono_pending_void)"""
 NOT_LOADED = f"""SELECT p.number, p.epoch FROM {unnest("mine", number="int", epoch="bigint")}
     JOIN chrono_partition p ON p.number = mine.number AND p.epoch = mine.epoch WHERE p.loaded_epoch < p.epoch"""
-_FREE = f"""chrono_execution e JOIN held h ON h.number = e.partition
-    WHERE e.state = 'scheduled' AND e.holder_epoch = 0 AND e.due_at <= {at("%s")} AND e.tenant <> ALL (%s::text[])"""
-_LEFT_BEHIND = f"""held h CROSS JOIN LATERAL (
-        SELECT * FROM chrono_execution x WHERE x.partition = h.number AND x.due_at <= {at("%s")}
-            AND x.state IN ('scheduled', 'queued', 'running')
-    ) e WHERE e.state = 'scheduled' AND e.holder_epoch > 0 AND e.holder_epoch < h.epoch AND e.tenant <> ALL (%s::text[])"""
+TAKEN_OVER = "e.job_version < j.version AND e.job_version >= j.plan_version"
+_SAME = f"(j.version = e.job_version OR {TAKEN_OVER})"
+# What may be loaded is decided row by row, in the order of the index, until there are enough: a join that could be turned
+# round would fetch all that is due and sort it, for each batch anew. The limit hides as above.
+_OLDEST = f"""e.due_at <= (SELECT {at("%s")}) AND e.scheduled_at <= (SELECT {at("%s")}) AND e.tenant <> ALL (%s::text[])
+        AND e.cancel_requested_at IS NULL AND (SELECT {_SAME} FROM chrono_job j WHERE j.id = e.job_id)
+        AND NOT ({HELD_BACK.format(now="clock_timestamp()")})
+    ORDER BY e.due_at LIMIT (SELECT %s::bigint)"""
+_FREE = f"""held h JOIN (SELECT * FROM chrono_execution e
+    WHERE e.state = 'scheduled' AND e.holder_epoch = 0 AND e.partition = ANY (ARRAY(SELECT number FROM held)) AND {_OLDEST}
+    ) e ON h.number = e.partition"""
+_LEFT_BEHIND = f"""held h CROSS JOIN LATERAL (SELECT * FROM chrono_execution e
+    WHERE e.partition = h.number AND e.state IN ('scheduled', 'queued', 'running') AND e.state = 'scheduled'
+        AND e.holder_epoch > 0 AND e.holder_epoch < h.epoch AND {_OLDEST}) e"""
 # Rule 7: what an edit meets before it has begun is taken over by the scan, also from a wheel or a stream, unless the plan
 # itself has changed since. The limit keeps the planner from beginning with all rows that are due.
 _EDITED = f"""held h JOIN chrono_pending_void v ON v.partition = h.number CROSS JOIN LATERAL (
@@ -62,8 +70,6 @@ _EDITED = f"""held h JOIN chrono_pending_void v ON v.partition = h.number CROSS 
             AND x.due_at <= {at("%s")} AND x.state IN ('scheduled', 'queued', 'running') AND x.state <> 'running'
             AND x.job_version < v.version LIMIT 1000
     ) e WHERE true"""
-TAKEN_OVER = "e.job_version < j.version AND e.job_version >= j.plan_version"
-_SAME = f"(j.version = e.job_version OR {TAKEN_OVER})"
 _LOAD = f"""WITH {held(by_member=False)}, picked AS (
     SELECT e.job_id, e.scheduled_at, e.attempt, e.holder_epoch AS was, e.epoch, e.job_version AS old, j.version,
         j.name
@@ -144,21 +150,18 @@ class PostgresClaims(PostgresPartitions):
         if old:
             def work(cursor):
                 cursor.execute(LIMIT_IDLE)
-                cursor.execute(
-                    LOAD_LEFT_BEHIND, [*held_parameters(old), until_us, list(without), until_us, limit])
+                cursor.execute(LOAD_LEFT_BEHIND, load_parameters(old, until_us, without, limit))
                 rows = cursor.fetchall()
                 if len(rows) < limit:
                     cursor.execute(MARK_LOADED, held_parameters(old))
-                    cursor.execute(LOAD_FREE, [
-                        *held_parameters(epochs), until_us, list(without), until_us, limit - len(rows)])
+                    cursor.execute(LOAD_FREE, load_parameters(epochs, until_us, without, limit - len(rows)))
                     rows += cursor.fetchall()
                 return rows
 
             loaded = self.transaction(work)
         free, edited = self._rows(SOMETHING_FREE, until_us, until_us)[0]
         if free and not old:
-            loaded = self._rows(
-                LOAD_FREE, *held_parameters(epochs), until_us, list(without), until_us, limit)
+            loaded = self._rows(LOAD_FREE, *load_parameters(epochs, until_us, without, limit))
         if edited and len(loaded) < limit:
             loaded += self._rows(LOAD_EDITED, *held_parameters(epochs), until_us, until_us, limit - len(loaded))
         found = [ScheduledExecution(*row[:10], Content._make(row[10:-1]), row[-1]) for row in loaded]
@@ -185,3 +188,7 @@ class PostgresClaims(PostgresPartitions):
 
         return self.statement(work)
 
+
+def load_parameters(epochs: Mapping[int, int], until_us: int, without: Sequence[str], limit: int) -> list[object]:
+    """Return the parameters of LOAD_FREE and LOAD_LEFT_BEHIND."""
+    return [*held_parameters(epochs), until_us, until_us, list(without), limit, until_us, limit]
