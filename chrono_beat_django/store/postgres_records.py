@@ -111,7 +111,7 @@ class PostgresRecords(PostgresClaims):
                 jobs.update(_end(cursor, [ending for ending in batch if ending.execution_id not in jobs], tallies))
             _add_attempts(cursor, [attempt for attempt in attempts if attempt.after in jobs])
             _finish(cursor, set(jobs.values()))
-            rollups.add(cursor, tallies)
+            rollups.add_at_once(cursor, tallies)
             ended = list(dict.fromkeys(e.execution_id for e in endings if e.execution_id in jobs))
             return RecordResult(ended, [e.execution_id for e in endings if e.execution_id not in jobs])
 
