@@ -5,6 +5,7 @@ live runs, under the tenant's cap like everything else.
 """
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -89,6 +90,35 @@ def backfill(
         store.write_event(found, "backfill", actor, now_us, detail)
         transaction.on_commit(wiring.wake_dispatchers, using=store.alias())
     return done
+
+
+def expected(
+    jobs: Sequence[Job], start: datetime | str, end: datetime | str, *, limit: int = DEFAULT_LIMIT,
+    pace: float | timedelta | None = None,
+) -> dict[uuid.UUID, Backfilled]:
+    """Say by job's id what :func:`backfill` with the same arguments would do, without doing it.
+
+    Args:
+        jobs: as they are stored; one whose schedule cannot be worked out is left out.
+
+    Raises:
+        InvalidInput: with everything that is wrong with the arguments.
+    """
+    first, last, _ = _checked(start, end, limit, pace)
+    now = ids.from_us(wiring.now_us())
+    stretches = {}
+    for job in jobs:
+        try:
+            until = _not_live(job, last, now)
+            stretches[job] = (oldest_between(_schedule(job, now), first, until, limit), until)
+        except InvalidInput:
+            continue
+    counted = attempts.count([attempts.Instants(job, stretch.instants) for job, (stretch, _) in stretches.items()])
+    none = attempts.Filled(0, 0)
+    return {
+        job.id: Backfilled(*counted.get(job.id, none), stretch.left_out, stretch.go_on_from, until)
+        for job, (stretch, until) in stretches.items()
+    }
 
 
 def fill_pauses(

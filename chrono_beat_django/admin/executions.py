@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin, messages
+from django.db import DatabaseError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -14,7 +15,8 @@ from django.utils.html import format_html
 from django.utils.timezone import now
 
 from chrono_beat.core import ids, lifecycle
-from chrono_beat_django import dead_letters
+from chrono_beat.core.errors import ChronoError
+from chrono_beat_django import control, dead_letters, executions
 from chrono_beat_django.admin.instants import EMPTY, in_utc
 from chrono_beat_django.admin.pages import (
     DefaultFilter,
@@ -28,6 +30,8 @@ from chrono_beat_django.models import Execution
 
 RECENT = timedelta(days=1)
 MOST_MESSAGES = 20
+MOST_CANCELLED = 50
+"""Executions that one action cancels: each may wait for what was drawn and has not begun."""
 
 
 class PeriodFilter(DefaultFilter):
@@ -57,6 +61,28 @@ class PeriodFilter(DefaultFilter):
         return queryset.filter(scheduled_at__gte=now() - timedelta(days=days)) if days else queryset
 
 
+class LateFilter(admin.SimpleListFilter):
+    """Executions that started late. It looks through the period that is chosen."""
+
+    title = "late by more than"
+    parameter_name = "late"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> tuple[tuple[str, str], ...]:
+        """Offer some lengths; any number of seconds may stand in the address."""
+        return (("1", "1 second"), ("5", "5 seconds"), ("30", "30 seconds"), ("60", "1 minute"), ("600", "10 minutes"),
+                ("3600", "1 hour"))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Narrow the list."""
+        if not self.value():
+            return queryset
+        try:
+            seconds = float(str(self.value()))
+        except ValueError:
+            return queryset.none()
+        return queryset.started_late(seconds) if 0 <= seconds <= executions.LATE.high else queryset.none()
+
+
 class LetterFilter(admin.SimpleListFilter):
     """Executions that failed for good."""
 
@@ -80,8 +106,8 @@ class ExecutionPage(ReadOnlyPage):
     """One attempt at an occurrence each, the latest first."""
 
     list_display = ("job", "kind", "outcome", "scheduled", "lateness", "took", "attempt", "deliveries", "worker")
-    actions = ("replay_letters", "discard_letters")
-    list_filter = (PeriodFilter, LetterFilter, "state", "kind", TenantFilter)
+    actions = ("cancel_executions", "replay_letters", "discard_letters")
+    list_filter = (PeriodFilter, LateFilter, LetterFilter, "state", "kind", TenantFilter)
     search_fields = ("job_name",)
     search_help_text = "Beginning of a job's name, tenant/name, a job's id, or an execution's id."
     ordering = ("-scheduled_at", "-attempt")
@@ -122,16 +148,43 @@ class ExecutionPage(ReadOnlyPage):
         """Return what became of a dead letter."""
         return f"{execution.handled_as}, {in_utc(execution.handled_at)}" if execution.handled_at else EMPTY
 
-    def has_handle_permission(self, request: HttpRequest) -> bool:
-        """Say whether the user may replay and discard; nobody changes an execution otherwise."""
-        return bool(request.user.has_perm("chrono_beat.change_execution"))
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        """Say whether the user may cancel."""
+        return self.may(request, "cancel")
 
-    @admin.action(description="Replay selected dead letters", permissions=["handle"])
+    def has_replay_permission(self, request: HttpRequest) -> bool:
+        """Say whether the user may replay."""
+        return self.may(request, "replay")
+
+    def has_discard_permission(self, request: HttpRequest) -> bool:
+        """Say whether the user may discard."""
+        return self.may(request, "discard")
+
+    @admin.action(description="Cancel selected executions", permissions=["cancel"])
+    def cancel_executions(self, request: HttpRequest, queryset: QuerySet[Execution]) -> None:
+        """Let what has not begun never begin, and tell what runs to stop."""
+        chosen = list(queryset.only("id", "job_id", "tenant", "state")[:MOST_CANCELLED + 1])
+        if len(chosen) > MOST_CANCELLED:
+            self.message_user(request, f"Nothing was done: an action cancels {MOST_CANCELLED} executions at most.",
+                              messages.ERROR)
+            return
+        done = 0
+        for execution in chosen:
+            try:
+                control.cancel(execution, actor=request.user.get_username())
+                done += 1
+            except (ChronoError, DatabaseError) as error:
+                self.message_user(request, f"{execution.id}: {error}.", messages.ERROR)
+        if done:
+            self.message_user(request, f"{done} execution{'s' if done > 1 else ''} cancelled: what has not begun never will, "
+                                       "and what runs is told to stop.", messages.SUCCESS)
+
+    @admin.action(description="Replay selected dead letters", permissions=["replay"])
     def replay_letters(self, request: HttpRequest, queryset: QuerySet[Execution]) -> None:
         """Run their occurrences again."""
         self._handle(request, queryset, dead_letters.replay_all, "to be run again")
 
-    @admin.action(description="Discard selected dead letters", permissions=["handle"])
+    @admin.action(description="Discard selected dead letters", permissions=["discard"])
     def discard_letters(self, request: HttpRequest, queryset: QuerySet[Execution]) -> None:
         """Put them aside; they stay in the history."""
         self._handle(request, queryset, dead_letters.discard_all, "discarded")

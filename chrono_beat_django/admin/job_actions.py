@@ -8,24 +8,46 @@ from django.contrib.admin.actions import delete_selected
 from django.db import DatabaseError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 
 from chrono_beat.core.errors import ChronoError, QueueUnavailable
 from chrono_beat_django import jobs, wiring
-from chrono_beat_django.admin.instants import in_utc, in_zone
+from chrono_beat_django.admin.backfills import BackfillForm
+from chrono_beat_django.admin.instants import form_zone, in_utc, in_zone
 from chrono_beat_django.admin.pages import Page
+from chrono_beat_django.backfill import DEFAULT_LIMIT
 from chrono_beat_django.models import Job
 
 MOST_ACTED_ON = 1_000
 """Jobs that one action takes; each is a transaction, and a page has to come back some time."""
 MOST_MESSAGES = 20
+MOST_BACKFILLED = 100
+"""Jobs of one backfill: its page reads what exists of each."""
 
 
 class JobActions(Page):
     """Pausing, resuming, running and deleting: each job by itself, so that one that is refused stops no other."""
 
-    actions = ("pause_jobs", "resume_jobs", "resume_jobs_and_catch_up", "trigger_jobs", "delete_selected")
+    actions = ("pause_jobs", "resume_jobs", "resume_jobs_and_catch_up", "resume_jobs_and_run_all", "trigger_jobs",
+               "backfill_jobs", "delete_selected")
 
-    @admin.action(description="Pause selected jobs", permissions=["change"])
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        """Say whether the user may pause."""
+        return self.may(request, "pause")
+
+    def has_resume_permission(self, request: HttpRequest) -> bool:
+        """Say whether the user may resume."""
+        return self.may(request, "resume")
+
+    def has_trigger_permission(self, request: HttpRequest) -> bool:
+        """Say whether the user may run jobs now."""
+        return self.may(request, "trigger")
+
+    def has_backfill_permission(self, request: HttpRequest) -> bool:
+        """Say whether the user may run what was missed."""
+        return self.may(request, "backfill")
+
+    @admin.action(description="Pause selected jobs", permissions=["pause"])
     def pause_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         """Stop firing them until they are resumed."""
         def pause(job: Job) -> str:
@@ -34,15 +56,21 @@ class JobActions(Page):
 
         self._each(request, queryset, pause)
 
-    @admin.action(description="Resume selected jobs from now on", permissions=["change"])
+    @admin.action(description="Resume selected jobs from now on", permissions=["resume"])
     def resume_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         """Fire them again from now on; what fell into the pause is not made up for."""
         self._resume(request, queryset, None)
 
-    @admin.action(description="Resume selected jobs, and run the latest that each missed", permissions=["change"])
+    @admin.action(description="Resume selected jobs, and run the latest that each missed", permissions=["resume"])
     def resume_jobs_and_catch_up(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         """Fire them again, and run the newest occurrence that fell into the pause of each."""
         self._resume(request, queryset, "latest")
+
+    @admin.action(description=f"Resume selected jobs, and run all that each missed, the newest {DEFAULT_LIMIT:,} at most",
+                  permissions=["resume"])
+    def resume_jobs_and_run_all(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        """Fire them again, and run every occurrence that fell into the pause of each, up to a limit."""
+        self._resume(request, queryset, "all")
 
     def _resume(self, request: HttpRequest, queryset: QuerySet[Job], missed: str | None) -> None:
         def resume(job: Job) -> str:
@@ -51,7 +79,7 @@ class JobActions(Page):
 
         self._each(request, queryset, resume)
 
-    @admin.action(description="Run selected jobs now", permissions=["change"])
+    @admin.action(description="Run selected jobs now", permissions=["trigger"])
     def trigger_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         """Run them once beside their schedules."""
         def trigger(job: Job) -> str:
@@ -62,6 +90,25 @@ class JobActions(Page):
             return f"to be run now as execution {execution.id}{warning}"
 
         self._each(request, queryset, trigger)
+
+    @admin.action(description="Backfill selected jobs…", permissions=["backfill"])
+    def backfill_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Ask for a span, say how many executions it would create for each job, and create them when that is confirmed."""
+        chosen = list(queryset.defer(None)[:MOST_BACKFILLED + 1])
+        if len(chosen) > MOST_BACKFILLED:
+            self.message_user(request, f"Nothing was done: a backfill takes {MOST_BACKFILLED} jobs at a time at most.",
+                              messages.ERROR)
+            return None
+        form = BackfillForm(request.POST if "start" in request.POST else None)
+        if form.is_bound and form.is_valid():
+            form.count(chosen)
+        if "create" in request.POST and form.confirmed():
+            self._each(request, queryset, lambda job: form.create(job, actor(request)))
+            return None
+        return TemplateResponse(request, "admin/chrono_beat/job/backfill.html", {
+            **self.admin_site.each_context(request), "title": "Backfill jobs", "opts": self.opts, "form": form, "jobs": chosen,
+            "media": self.media, "zone": form_zone(),
+        })
 
     @admin.action(description="Delete selected jobs", permissions=["delete"])
     def delete_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:

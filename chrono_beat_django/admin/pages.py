@@ -76,6 +76,11 @@ class Page(admin.ModelAdmin):
         """Return the kind of list."""
         return SlimList
 
+    def may(self, request: HttpRequest, deed: str) -> bool:
+        """Say whether the user may do something to rows: by a permission of its own, or because they may change them."""
+        of = self.opts
+        return any(request.user.has_perm(f"{of.app_label}.{word}_{of.model_name}") for word in (deed, "change"))
+
     def complete(self, rows: list[Any]) -> None:
         """Look up what belongs to a page's rows; a number of statements that does not grow with them."""
 

@@ -12,6 +12,14 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.AlterModelOptions(
+            name='execution',
+            options={'permissions': [('cancel_execution', 'Can cancel executions'), ('replay_execution', 'Can replay dead letters'), ('discard_execution', 'Can discard dead letters')]},
+        ),
+        migrations.AlterModelOptions(
+            name='job',
+            options={'ordering': ['tenant', 'name'], 'permissions': [('pause_job', 'Can pause jobs'), ('resume_job', 'Can resume jobs'), ('trigger_job', 'Can run jobs now'), ('backfill_job', 'Can run what jobs missed')]},
+        ),
         migrations.CreateModel(
             name='AlertMute',
             fields=[

@@ -78,6 +78,10 @@ class Execution(models.Model):
 
     class Meta:
         db_table = "chrono_execution"
+        permissions = [
+            ("cancel_execution", "Can cancel executions"), ("replay_execution", "Can replay dead letters"),
+            ("discard_execution", "Can discard dead letters"),
+        ]
         indexes = [
             models.Index(fields=["partition", "due_at"], name="chrono_execution_open",
                          condition=models.Q(state__in=lifecycle.OPEN)),

@@ -109,6 +109,11 @@ class Job(models.Model):
     class Meta:
         db_table = "chrono_job"
         ordering = ["tenant", "name"]
+        # For people who may operate jobs and not edit them; whoever may change a job may do these, too.
+        permissions = [
+            ("pause_job", "Can pause jobs"), ("resume_job", "Can resume jobs"), ("trigger_job", "Can run jobs now"),
+            ("backfill_job", "Can run what jobs missed"),
+        ]
         # Few indexes on purpose: each claim writes an entry into every one of them.
         indexes = [
             models.Index(fields=["partition", "next_run_at"], name="chrono_job_due",

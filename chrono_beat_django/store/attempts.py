@@ -5,6 +5,7 @@ for a version of the job that is over.
 """
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -75,6 +76,17 @@ def fill_in(
         Execution.objects.using(alias()).bulk_create(rows, batch_size=ROWS_IN_ONE_STATEMENT)
         created += len(rows)
     return Filled(created, existing)
+
+
+def count(wanted: Sequence[Instants]) -> dict[uuid.UUID, Filled]:
+    """Say what :func:`fill_in` would do, by job, and write nothing. The jobs need not be locked: it is a forecast."""
+    counted = {}
+    for part in _parts(wanted, JOBS_IN_ONE_QUERY):
+        last = _last_attempts(part)
+        for job, instants in part:
+            new = sum(_next_attempt(job, at, last.get((job.id, at)), None) is not None for at in instants)
+            counted[job.id] = Filled(new, len(instants) - new)
+    return counted
 
 
 def _parts(wanted: Sequence[Instants], size: int) -> Iterable[Sequence[Instants]]:
