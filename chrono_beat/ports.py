@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from chrono_beat.core.crowding import TenantLoad
 from chrono_beat.core.deliveries import Cancelled, Delivery, Hold, Outcome, Parked, Reaped, Running, Settlement
 from chrono_beat.core.findings import JobName, RetryHold
 from chrono_beat.core.plain import PlainTask
@@ -199,6 +200,14 @@ class JobStore(Protocol):
 
     def add_capped(self, spells: Sequence[tuple[str, int, int]]) -> None:
         """Add time spent capped to tenants' minutes: (tenant, start of the minute in µs, µs)."""
+
+    def loads(self, now_us: int) -> list[TenantLoad]:
+        """Return what tenants did in their last five minutes (core.crowding) and the hour before; only those that did
+        anything within both together, by slug."""
+
+    def merge_rollups(self, now_us: int, retention_us: int, limit: int) -> int:
+        """Merge minutes that are two days old into hours, and hours past the retention into days, at most *limit* rows, as
+        one transaction; returns how many were merged."""
 
     def keep(self, now_us: int, retention_us: int, limit: int) -> int:
         """Make room: prepare the coming days' partitions where the engine has them, remove finished rows past retention, at most

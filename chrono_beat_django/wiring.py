@@ -114,6 +114,7 @@ def services(
     from chrono_beat.services.dispatcher import Dispatcher
     from chrono_beat.services.failures import FailureWatch
     from chrono_beat.services.keeper import Keeper
+    from chrono_beat.services.norms import Norms
     from chrono_beat.services.reaper import Reaper
     from chrono_beat.services.recorder import Recorder
     from chrono_beat.services.relay import Relay
@@ -137,7 +138,7 @@ def services(
         made["audit"] = [
             part(jobs_side, redis_side, clock, settings, partitions=owned) for part in (Audit, Repairs, Watch)]
     if "keep" in roles:
-        made["keep"] = [Keeper(jobs_side, clock, settings), FailureWatch(jobs_side, clock, settings)]
+        made["keep"] = [Keeper(jobs_side, clock, settings), FailureWatch(jobs_side, clock, settings), Norms(jobs_side, clock)]
     if "reap" in roles:
         made["reap"] = [Reaper(redis_side, clock, settings)]
     if "relay" in roles and sender is not None:

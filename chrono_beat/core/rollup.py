@@ -26,6 +26,12 @@ LONGEST_US = 3_155_760_000_000_000
 """Durations are cut to this range, a millisecond to a hundred years; so there are at most 742 buckets."""
 
 MINUTE_US = 60_000_000
+HOUR_US = 60 * MINUTE_US
+DAY_US = 24 * HOUR_US
+SPAN_US = {"minute": MINUTE_US, "hour": HOUR_US, "day": DAY_US}
+
+MINUTES_KEPT_US = 2 * DAY_US
+"""Age from which on minutes are merged into hours."""
 
 _GROWTH = 1.04
 _LOG = math.log(_GROWTH)
@@ -100,6 +106,12 @@ def percentile(text: str, share: float) -> float | None:
         if rank <= 0 < number:
             return middle_of(bucket)
     return None
+
+
+def merges(now_us: int, retention_us: int) -> list[tuple[str, str, int]]:
+    """Return what is to be merged: (span, the wider one, before which start in µs); always whole hours and whole days."""
+    return [(span, wider, (now_us - age_us) // SPAN_US[wider] * SPAN_US[wider]) for span, wider, age_us in (
+        ("minute", "hour", MINUTES_KEPT_US), ("hour", "day", max(retention_us, MINUTES_KEPT_US + DAY_US)))]
 
 
 # -- what a transaction adds ------------------------------------------------------------------------------------------

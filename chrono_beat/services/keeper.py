@@ -11,6 +11,9 @@ KEEP_EVERY_US = 3_600_000_000
 KEEP_LIMIT = 5_000
 """Rows that one step removes, so that no transaction is long."""
 
+MERGE_LIMIT = 1_000
+"""Minutes and hours of tenants that one step merges."""
+
 PAUSE_US = 50_000
 """Microseconds between two steps that removed all they might, so that others get at the tables."""
 
@@ -30,8 +33,10 @@ class Keeper(Service):
         self._retention_us = config.retention_days * 86_400_000_000
 
     def step(self, now_us: int) -> int:
-        """Remove one batch."""
-        removed = self._store.keep(self._store.now_us(), self._retention_us, KEEP_LIMIT)
+        """Remove one batch, and merge one."""
+        at_us = self._store.now_us()
+        removed = self._store.keep(at_us, self._retention_us, KEEP_LIMIT)
         if removed:
             emit("kept", removed=removed)
-        return PAUSE_US if removed >= KEEP_LIMIT else KEEP_EVERY_US
+        merged = self._store.merge_rollups(at_us, self._retention_us, MERGE_LIMIT)
+        return PAUSE_US if removed >= KEEP_LIMIT or merged >= MERGE_LIMIT else KEEP_EVERY_US

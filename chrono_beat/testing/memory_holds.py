@@ -4,9 +4,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chrono_beat.core import lifecycle
+from chrono_beat.core.crowding import TenantLoad
 from chrono_beat.core.findings import RetryHold
+from chrono_beat.core.rollup import merges
 from chrono_beat.testing.memory_partitions import MemoryPartitions
-from chrono_beat.testing.memory_rollups import add_capped
+from chrono_beat.testing.memory_rollups import add_capped, loads, merge_old
 from chrono_beat.testing.memory_rows import MemoryExecution, MemoryTenant
 
 _ENDED = (lifecycle.SUCCEEDED, lifecycle.FAILED, lifecycle.DEAD)
@@ -38,6 +40,17 @@ class MemoryHolds(MemoryPartitions):
         """See JobStore."""
         with self._transaction():
             add_capped(self.rollups, self._journal, spells)
+
+    def loads(self, now_us: int) -> list[TenantLoad]:
+        """See JobStore."""
+        with self._transaction():
+            objectives = {slug: tenant.lateness_objective_seconds for slug, tenant in self.tenants.items()}
+            return loads(self.rollups, objectives, now_us)
+
+    def merge_rollups(self, now_us: int, retention_us: int, limit: int) -> int:
+        """See JobStore."""
+        with self._transaction():
+            return merge_old({"minute": self.rollups, **self.merged}, self._journal, merges(now_us, retention_us), limit)
 
     def _ended(self, tenant: MemoryTenant, since_us: int) -> tuple[int, int]:
         """Count the tenant's runs that failed, and all that ended, since then and since its last change."""

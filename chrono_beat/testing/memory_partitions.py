@@ -38,6 +38,7 @@ class MemoryPartitions:
         self.executions: dict[str, MemoryExecution] = {}
         self.voids: dict[str, Void] = {}
         self.rollups: dict[tuple[str, int], MemoryRollup] = {}
+        self.merged: dict[str, dict[tuple[str, int], MemoryRollup]] = {"hour": {}, "day": {}}
         self.unavailable = False
         self._clock = clock
         self._partitions = {number: MemoryPartition() for number in range(partitions)}

@@ -19,6 +19,8 @@ class MemoryTenant:
     spread_seconds: int = 0
     failure_threshold: float | None = None
     retries_paused_until_us: int | None = None
+    lateness_objective_seconds: float | None = None
+    retention_days: int | None = None
     changed_us: int = 0
 
 

@@ -12,8 +12,10 @@ from datetime import UTC, date, datetime, timedelta
 
 from django.db import OperationalError
 
+from chrono_beat.core.crowding import TenantLoad
 from chrono_beat.core.ids import from_us
 from chrono_beat.core.records import TenantLimits
+from chrono_beat_django.store import rollups
 from chrono_beat_django.store.postgres_records import PostgresRecords
 from chrono_beat_django.store.postgres_sql import CLOCK_US, at, us
 from chrono_beat_django.store.tenants import OVERLAP_US
@@ -42,6 +44,14 @@ DELETE_JOBS = f"""DELETE FROM chrono_job WHERE id = ANY (ARRAY(
 
 class PostgresDays(PostgresRecords):
     """The part of JobStore for the keeper."""
+
+    def loads(self, now_us: int) -> list[TenantLoad]:
+        """See JobStore."""
+        return self.statement(lambda cursor: rollups.loads(cursor, now_us))
+
+    def merge_rollups(self, now_us: int, retention_us: int, limit: int) -> int:
+        """See JobStore."""
+        return self.transaction(lambda cursor: rollups.merge(cursor, now_us, retention_us, limit))
 
     def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
         """See JobStore. A change is told again for some seconds: it may be committed later than it is dated."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from chrono_beat.core import lifecycle
+from chrono_beat.core.crowding import TenantLoad
 from chrono_beat.core.ids import execution_id
 from chrono_beat.core.records import Ending, NewAttempt, OpenExecution, RecordResult, Start, TenantLimits
 from chrono_beat.core.rollup import Tallies
@@ -86,6 +87,14 @@ class SqliteRecords(SqliteClaims):
     def add_capped(self, spells: Sequence[tuple[str, int, int]]) -> None:
         """See JobStore."""
         self.write(lambda cursor: rollups.add_capped(cursor, spells, naive=True))
+
+    def loads(self, now_us: int) -> list[TenantLoad]:
+        """See JobStore."""
+        return self.statement(lambda cursor: rollups.loads(cursor, now_us, naive=True))
+
+    def merge_rollups(self, now_us: int, retention_us: int, limit: int) -> int:
+        """See JobStore."""
+        return self.write(lambda cursor: rollups.merge(cursor, now_us, retention_us, limit, naive=True))
 
     def tenant_limits(self, changed_since_us: int) -> list[TenantLimits]:
         """See JobStore. A change is told again for some seconds: it may be committed later than it is dated."""

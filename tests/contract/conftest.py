@@ -66,9 +66,10 @@ class MemoryBench:
     def rows(self, job_id: str | None = None) -> list[Any]:
         return [dataclasses.replace(row) for row in self.store.rows(job_id)]
 
-    def rollups(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return {(tenant, start of the minute): its numbers}."""
-        return {key: dataclasses.asdict(row) for key, row in self.store.rollups.items()}
+    def rollups(self, span: str = "minute") -> dict[tuple[str, int], dict[str, Any]]:
+        """Return {(tenant, start of the minute, hour or day): its numbers}."""
+        rows = self.store.rollups if span == "minute" else self.store.merged[span]
+        return {key: dataclasses.asdict(row) for key, row in rows.items()}
 
     def snapshot(self) -> Any:
         """Return all that can be seen, without dates of writing."""
@@ -117,11 +118,11 @@ class DjangoBench:
         models.Lane.objects.using(self.alias).create(number=0)
         models.Tenant.objects.using(self.alias).create(slug="default")
 
-    def rollups(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return {(tenant, start of the minute): its numbers}."""
+    def rollups(self, span: str = "minute") -> dict[tuple[str, int], dict[str, Any]]:
+        """Return {(tenant, start of the minute, hour or day): its numbers}."""
         texts = ("lateness", "publish_lateness", "duration")
         found = {}
-        for row in models.Rollup.objects.using(self.alias).filter(span="minute").values():
+        for row in models.Rollup.objects.using(self.alias).filter(span=span).values():
             start_us = to_us(row["start"])
             found[row["tenant"], start_us] = {
                 name: compact(value) if name in texts else value for name, value in row.items()

@@ -131,3 +131,77 @@ def test_what_was_recorded_is_read_as_figures_on_each_engine(engine, request, mo
     assert (found.started, found.succeeded, worst.tenant, worst.lateness) == (3, 3, "acme", found.lateness)
     assert found.lateness.p50 == pytest.approx(80, rel=0.021)
     assert [(point.start.minute, point.started) for point in points] == [(0, 1), (1, 1), (2, 1)]
+
+
+DAY = 24 * 60 * MINUTE
+MONTH = 30 * DAY
+
+
+def fill(store, minutes, *, tenant="acme", spent=SECOND):
+    store.add_capped([(tenant, NOON + minute * MINUTE, spent) for minute in minutes])
+
+
+def capped(bench, span):
+    return {start_us: row["capped_us"] for (_, start_us), row in bench.rollups(span).items()}
+
+
+def test_minutes_become_hours_after_two_days_and_hours_days_after_the_retention(bench, store, key):
+    store.record([Start(key, NOON + 20 * SECOND, "w1", 1)], [ending(key, at_us=NOON + 80 * SECOND, deliveries=3)], [])
+    fill(store, [0, 59, 60])
+
+    assert store.merge_rollups(NOON + 2 * DAY + 59 * MINUTE, MONTH, 100) == 0
+    assert store.merge_rollups(NOON + 2 * DAY + 60 * MINUTE, MONTH, 100) == 3
+    assert capped(bench, "minute") == {NOON + 60 * MINUTE: SECOND}
+    hour = bench.rollups("hour")["acme", NOON]
+    assert (hour["started"], hour["succeeded"], hour["duplicates"], hour["capped_us"]) == (1, 1, 2, 2 * SECOND)
+    assert (hour["lateness_max_us"], hour["lateness"], hour["duration"]) == (
+        20 * SECOND, histogram([20 * SECOND]), histogram([60 * SECOND]))
+
+    store.merge_rollups(NOON + MONTH + 2 * DAY, MONTH, 100)
+    store.merge_rollups(NOON + MONTH + 2 * DAY, MONTH, 100)
+
+    assert (bench.rollups("minute"), bench.rollups("hour")) == ({}, {})
+    day = bench.rollups("day")["acme", NOON - NOON % DAY]
+    assert (day["started"], day["capped_us"], day["lateness"]) == (1, 3 * SECOND, histogram([20 * SECOND]))
+    assert store.merge_rollups(NOON + 900 * DAY, MONTH, 100) == 0
+
+
+def test_merging_goes_in_batches_and_adds_to_the_hour_that_is_there(bench, store):
+    fill(store, range(60))
+
+    merged = [store.merge_rollups(NOON + 3 * DAY, MONTH, 25) for _ in range(4)]
+
+    assert merged == [25, 25, 10, 0]
+    assert capped(bench, "hour") == {NOON: 60 * SECOND}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_merge_that_breaks_off_at_any_statement_loses_and_doubles_nothing(bench, store, when):
+    fill(store, range(10))
+
+    for step in range(1, 6):
+        try:
+            with bench.fault(step, when=when):
+                store.merge_rollups(NOON + 3 * DAY, MONTH, 2)
+        except StoreUnavailable:
+            pass
+        assert sum(capped(bench, "minute").values()) + sum(capped(bench, "hour").values()) == 10 * SECOND
+
+    while store.merge_rollups(NOON + 3 * DAY, MONTH, 2):
+        pass
+    assert capped(bench, "hour") == {NOON: 10 * SECOND}
+
+
+def test_loads_are_the_last_five_minutes_and_the_hour_before(bench, store, key):
+    bench.add_tenant("acme", lateness_objective_seconds=2.5)
+    store.record([Start(key, NOON + 20 * SECOND, "w1", 1)], [ending(key, deliveries=3)], [])
+    fill(store, [0, -1, -61], tenant="quiet")
+
+    now_us = NOON + 5 * MINUTE + 30 * SECOND
+    acme, quiet = store.loads(now_us)
+    (later, _) = store.loads(now_us + MINUTE)
+
+    assert (acme.tenant, acme.objective_us, quiet.tenant, quiet.objective_us) == ("acme", 2_500_000, "quiet", None)
+    assert acme.recent == later.usual == type(acme.recent)(1, 3, 2, histogram([20 * SECOND]))
+    assert (acme.usual, later.recent) == (type(acme.recent)(), type(acme.recent)())
+    assert store.loads(NOON + 2 * DAY) == []
