@@ -18,6 +18,7 @@ from chrono_beat.core.errors import ChronoError, InvalidInput, NotFound
 from chrono_beat.core.schedule import ScheduleError
 from chrono_beat_django import jobs
 from chrono_beat_django.admin.forms import JobForm, once_at
+from chrono_beat_django.admin.histories import WithHistory
 from chrono_beat_django.admin.instants import EMPTY, for_form, form_zone, in_utc, in_zone
 from chrono_beat_django.admin.job_actions import JobActions, actor
 from chrono_beat_django.admin.pages import DefaultFilter, TenantFilter, jobs_named
@@ -52,7 +53,7 @@ class StateFilter(DefaultFilter):
 
 
 @admin.register(Job)
-class JobPage(JobActions, Previewing):
+class JobPage(JobActions, Previewing, WithHistory):
     """Jobs by tenant and name."""
 
     form = JobForm

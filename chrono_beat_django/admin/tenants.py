@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
@@ -42,7 +42,8 @@ class TenantPage(Page):
         """Return the form's sections; who may only look sees instants with their zone."""
         if obj is None:
             return self.fieldsets
-        shown = [*self.fieldsets, ("Stored", {"classes": ("collapse",), "fields": ("created", "changed")})]
+        shown = [("Usage", {"fields": ("uses",)}), *self.fieldsets,
+                 ("Stored", {"classes": ("collapse",), "fields": ("created", "changed")})]
         if self.has_change_permission(request, obj):
             return shown
         seen = {"retries_paused_until": "retries_held"}
@@ -51,7 +52,7 @@ class TenantPage(Page):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
         """Fix the slug once it is given: jobs and their history name their tenant by it."""
-        return () if obj is None else ("slug", "created", "changed")
+        return () if obj is None else ("slug", "uses", "created", "changed")
 
     def save_model(self, request: HttpRequest, obj: Tenant, form: TenantForm, change: bool) -> None:
         """Write what was changed and nothing else, so that two who edit different things do not undo each other."""
@@ -123,6 +124,19 @@ class TenantPage(Page):
         """Return how many jobs are not over, leading to them."""
         url = f"{reverse('admin:chrono_beat_job_changelist')}?{urlencode({'tenant': tenant.slug})}"
         return format_html('<a href="{}">{}</a>', url, f"{tenant.counted_jobs:,}")
+
+    @admin.display(description="uses")
+    def uses(self, tenant: Tenant) -> SafeString:
+        """Return what it uses of what it may."""
+        used = tenants.usage(tenant)
+        lines = (
+            f"{used.jobs:,} of {used.max_jobs:,} jobs",
+            f"{used.running:,} running of {used.max_running:,} that may, {used.waiting:,} queued",
+            f"{used.create_tokens:,.0f} jobs may be created now, of {used.create_burst:,} after a pause",
+            f"since {in_utc(used.since)}: {used.started:,} started, {used.duplicates:,} duplicate deliveries, "
+            f"held back by its cap for {used.capped_seconds:,.1f} s, latest start {used.lateness_max_seconds:,.3f} s late",
+        )
+        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}</li>", ((line,) for line in lines)))
 
     @admin.display(description="retries held until")
     def retries_held(self, tenant: Tenant) -> str:
