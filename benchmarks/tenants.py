@@ -52,7 +52,8 @@ def publish(store: RedisQueueStore, items: Iterator[PublishItem]) -> None:
 
 def tell(store: RedisQueueStore, tenants: list[str], *, weight: int = 2, paused: bool = False) -> None:
     """Give tenants limits of their own."""
-    store.set_tenants(LANE, [TenantLimits(tenant, weight, 20, paused, store.now_us()) for tenant in tenants])
+    now_us = store.now_us()
+    store.set_tenants(LANE, [TenantLimits(tenant, weight, 20, paused, now_us) for tenant in tenants])
 
 
 def commands(client: Any) -> dict[str, int]:

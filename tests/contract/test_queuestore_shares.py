@@ -80,6 +80,25 @@ def test_r160_behind_a_burst_of_another_tenant_one_starts_within_as_many_dispatc
     assert order.index("b") < len(tenants)
 
 
+def test_r160_one_starts_within_three_dispatches_behind_twenty_thousand_queued_by_another(bench):
+    """R160. As it was reported: a has 20,000 queued, c some, b one."""
+    for tenant in "abc":
+        bench.limit(tenant, max_running=10_000)
+    burst = bench.item(tenant="a", concurrency="allow")
+    for first in range(0, 20_000, 500):
+        jobs = [f"a{n}" for n in range(first, first + 500)]
+        bench.publish(*(burst._replace(execution_id=f"{job}:20260102T090000Z:1", job_id=job) for job in jobs))
+    settle_all(bench, bench.draw(20))
+    fill(bench, "c", 20)
+    settle_all(bench, bench.draw(8))
+
+    fill(bench, "b", 1)
+
+    order = [delivery.tenant for delivery in bench.draw(6)]
+    assert order.index("b") < 3
+    assert bench.store.backlog(0, "chrono")["a"] > 19_000
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_low_priority_waits_for_a_bounded_number_of_its_tenants_grants_whoever_draws(bench, seed):
     """Three workers with small credits draw and settle in any order, while the highest priority never runs out: the first
