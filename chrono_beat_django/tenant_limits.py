@@ -98,6 +98,7 @@ def create(slug: str, **values: Any) -> Tenant:
     return made
 
 
+@store.repeated_after_deadlock
 def update(tenant: Tenant | str, **changes: Any) -> Tenant:
     """Change a tenant's share and limits; Redis is told of the share when that has committed.
 

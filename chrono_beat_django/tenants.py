@@ -22,7 +22,7 @@ from chrono_beat.core.errors import Conflict, NotYetVoidedWarning, QueueUnavaila
 from chrono_beat.core.records import GONE_VERSION, Void
 from chrono_beat_django import backfill, control, wiring
 from chrono_beat_django.jobs import plan_anew
-from chrono_beat_django.models import Job, Tenant
+from chrono_beat_django.models import Job, PendingVoid, Tenant
 from chrono_beat_django.store import definitions as store
 from chrono_beat_django.tenant_limits import Usage, create, lane_of, tell_limits, update, usage
 
@@ -74,7 +74,8 @@ def resume(
         transaction.on_commit(lambda: _resume(slug, back, actor), using=store.alias())
 
 
-def move(tenant: Tenant | str, pool: str) -> None:
+@store.repeated_after_deadlock
+def move(tenant: Tenant | str, pool: str) -> Sequence[Running]:
     """Let the workers of another pool run a tenant's jobs, those excepted that name a pool of their own.
 
     Nothing is lost and nothing runs twice: this is an edit of each of these jobs that leaves its schedule alone, so what
@@ -85,11 +86,33 @@ def move(tenant: Tenant | str, pool: str) -> None:
         tenant: the tenant or its slug.
         pool: name of a Celery queue that begins with the default pool's name; "" for the default pool.
 
+    Returns:
+        The tenant's deliveries that were drawn before and go on, filled in when the change has committed.
+
     Raises:
         UnknownTenant: there is none.
         InvalidInput: *pool* is no name of a pool.
     """
-    update(tenant, pool=pool)                             # a trigger raises the versions of its jobs
+    slug, running = _slug(tenant), list[Running]()
+    with transaction.atomic(using=store.alias()):
+        update(slug, pool=pool)                           # a trigger raises the versions of its jobs
+        transaction.on_commit(lambda: _wait_for_drawn(slug, running), using=store.alias())
+    return running
+
+
+def _wait_for_drawn(slug: str, running: list[Running]) -> None:
+    """Rule 10, for what was drawn before a move was told; what is drawn meanwhile, of the new pool, is left out."""
+    if PendingVoid.objects.using(store.alias()).filter(tenant=slug, told=False).exists():
+        return                                            # the caller was warned: the promise has not begun
+    drawn: set[str] = set()
+
+    def look() -> list[Running] | None:
+        found = wiring.queue().deliveries_of(lane_of(slug), "", None, tenant=slug)
+        if found and not drawn:
+            drawn.update(delivery.token for delivery in found)
+        return found and [delivery for delivery in found if delivery.token in drawn]
+
+    running += control.settled(look)
 
 
 def delete(tenant: Tenant | str, *, actor: str | None = None) -> Sequence[Running]:
@@ -189,6 +212,7 @@ def _batches(slug: str, *, finished: bool, size: int = BATCH) -> Iterator[list[J
         last = batch[-1].id
 
 
+@store.repeated_after_deadlock
 def _plan_from_now(batch: Sequence[Job], back: _LookBack | None, actor: str | None) -> list[Void]:
     now_us, voids = wiring.now_us(), []
     with transaction.atomic(using=store.alias()):
@@ -214,6 +238,7 @@ def _look_back(voids: Sequence[Void], back: _LookBack) -> None:
         backfill.fill_pauses(resumed, back.missed, limit=back.limit, now=now)
 
 
+@store.repeated_after_deadlock
 def _delete_jobs(batch: Sequence[Job], actor: str | None) -> None:
     now_us = wiring.now_us()
     with transaction.atomic(using=store.alias()):

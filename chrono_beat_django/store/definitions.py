@@ -1,17 +1,18 @@
 """Write what users decide about jobs: the queries that lock, each to be called inside the caller's transaction.
 
-Order of locks: tenant, then job. On PostgreSQL a locked job is passed over by the claim (it skips locked rows) and
-looked at again a second later; on SQLite a transaction begins IMMEDIATE, so it excludes every other writer.
+Order of locks: tenant, then jobs by id. On PostgreSQL a claim waits for a locked job and changes nothing of it where its
+version has grown meanwhile; on SQLite a transaction begins IMMEDIATE, so it excludes every other writer.
 """
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
-from django.db import IntegrityError, router, transaction
+from django.db import IntegrityError, OperationalError, connections, router, transaction
 
 from chrono_beat.core import callback, ids, lifecycle
 from chrono_beat.core.definition import JobDefinition
@@ -19,6 +20,10 @@ from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, Problem
 from chrono_beat.core.retry import Retry
 from chrono_beat_django.models import Execution, Job, JobEvent, Tenant
 from chrono_beat_django.store import layout
+from chrono_beat_django.store.session import ATTEMPTS, is_deadlock
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
 
 MAX_TOKEN_CHARACTERS = 200
 TOKEN_DAYS = 7
@@ -79,6 +84,26 @@ def take_over(job: Job, definition: JobDefinition) -> dict[str, tuple[Any, Any]]
 def alias() -> str:
     """Return the database that definitions are written to."""
     return router.db_for_write(Job)
+
+
+def repeated_after_deadlock(work: Callable[P, Answer]) -> Callable[P, Answer]:
+    """Decorate what is one transaction: where the server ended it for a deadlock, it is run again.
+
+    Claims lock jobs in the order in which they are due, so whatever locks several jobs at once may meet one crosswise;
+    either may be ended. The store repeats a claim likewise. Within a caller's transaction the error is the caller's.
+    """
+    @wraps(work)
+    def repeated(*args: P.args, **kwargs: P.kwargs) -> Answer:
+        nested = connections[alias()].in_atomic_block
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                return work(*args, **kwargs)
+            except OperationalError as error:
+                if nested or not left or not is_deadlock(error):
+                    raise
+        raise AssertionError("unreachable")
+
+    return repeated
 
 
 def lock_tenant(slug: str) -> Tenant:

@@ -64,7 +64,7 @@ class Session:
             except (OperationalError, InterfaceError) as broken:
                 if nested:
                     raise StoreUnavailable(_text(broken)) from broken
-                if getattr(broken.__cause__, "sqlstate", None) not in _DEADLOCK_OR_SERIALIZATION:
+                if not is_deadlock(broken):
                     self._close()
                     raise StoreUnavailable(_text(broken)) from broken
                 if not left:
@@ -76,6 +76,11 @@ class Session:
             self.connection.close()
         except DatabaseError:       # it was broken; Django has let go of it nevertheless
             pass
+
+
+def is_deadlock(error: Exception) -> bool:
+    """Say whether the server ended the transaction for the sake of another one, so that it may be repeated."""
+    return getattr(error.__cause__, "sqlstate", None) in _DEADLOCK_OR_SERIALIZATION
 
 
 def _text(error: Exception) -> str:

@@ -198,6 +198,20 @@ def test_a_move_voids_in_the_call_what_waits_in_the_old_pool_and_leaves_alone_wh
     assert Job.objects.get(id=own.id).version == 1
 
 
+def test_rule10_a_move_waits_for_what_was_drawn_before_and_reports_what_runs(desk, acme):  # noqa: F811
+    for job in acme[:2]:
+        desk.publish(job, desk.row(job))
+    runs, drawn = desk.draw()
+    desk.begin(runs)
+    desk.during = [lambda: desk.begin(drawn)]
+
+    running = tenants.move("acme", "chrono.gold")
+
+    assert desk.waited > 0
+    assert {(delivery.token, delivery.begun) for delivery in running} == {(runs.token, True), (drawn.token, True)}
+    assert desk.waited < 1, "no longer than until it has begun"
+
+
 @pytest.mark.parametrize(("slug", "pool", "error"), [("acme", "celery", InvalidInput), ("nobody", "", UnknownTenant)])
 def test_a_move_that_makes_no_sense_changes_nothing(desk, acme, slug, pool, error):  # noqa: F811
     with pytest.raises(error):
