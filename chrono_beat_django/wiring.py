@@ -121,6 +121,7 @@ def services(
     from chrono_beat.services.repairs import Repairs
     from chrono_beat.services.service import Runner
     from chrono_beat.services.watch import Watch
+    from chrono_beat.services.zones import ZoneWatch
 
     unknown = [role for role in roles if role not in ROLES]
     if unknown or not roles:
@@ -138,7 +139,8 @@ def services(
         made["audit"] = [
             part(jobs_side, redis_side, clock, settings, partitions=owned) for part in (Audit, Repairs, Watch)]
     if "keep" in roles:
-        made["keep"] = [Keeper(jobs_side, clock, settings), FailureWatch(jobs_side, clock, settings), Norms(jobs_side, clock)]
+        made["keep"] = [Keeper(jobs_side, clock, settings), FailureWatch(jobs_side, clock, settings),
+                        Norms(jobs_side, clock), ZoneWatch(zone_data().Work(), clock)]
     if "reap" in roles:
         made["reap"] = [Reaper(redis_side, clock, settings)]
     if "relay" in roles and sender is not None:
@@ -210,6 +212,11 @@ def sync(app: Any, *, actor: str = "sync", prune: bool = True) -> Any:
 def forecasting() -> Any:
     """Return what counts executions to come, :mod:`chrono_beat_django.forecasting`."""
     return _above("forecasting")
+
+
+def zone_data() -> Any:
+    """Return what moves plans to the zone data in use, :mod:`chrono_beat_django.zone_data`."""
+    return _above("zone_data")
 
 
 def importing() -> Any:

@@ -106,12 +106,12 @@ def test_services_stop_in_the_order_in_which_work_flows(layout):
     names = [service.name for service in wiring.services(name="me").services]
 
     assert names[0] == "planner"
-    assert names[-8:] == ["audit", "repairs", "watch", "keeper", "failures", "norms", "reaper", "recorder"]
+    assert names[-9:] == ["audit", "repairs", "watch", "keeper", "failures", "norms", "zones", "reaper", "recorder"]
 
 
 @pytest.mark.parametrize(("roles", "names"), [
     (("record",), ["recorder"]), (("reap",), ["reaper"]), (("audit",), ["audit", "repairs", "watch"]),
-    (("keep",), ["keeper", "failures", "norms"]),
+    (("keep",), ["keeper", "failures", "norms", "zones"]),
 ])
 def test_a_role_alone(layout, roles, names):
     assert [service.name for service in wiring.services(roles).services] == names
