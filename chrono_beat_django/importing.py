@@ -14,7 +14,7 @@ from django.db import transaction
 from chrono_beat.core import definition as definitions
 from chrono_beat.core import imports
 from chrono_beat.core.definition import JobDefinition
-from chrono_beat.core.errors import ChronoError, InvalidInput
+from chrono_beat.core.errors import ChronoError, InvalidInput, Problem
 from chrono_beat.core.imports import Entry
 from chrono_beat_django import import_tables, jobs, wiring
 from chrono_beat_django.models import Job, Tenant
@@ -33,7 +33,8 @@ class Line(NamedTuple):
     """What becomes of one entry.
 
     Args:
-        action: "create", "update", "unchanged", "refused", "removed" (gone there, kept here), "pause" or "delete".
+        action: "create", "update", "unchanged", "refused", "removed" (gone there, kept here), "elsewhere" (another
+            tenant has it since), "pause" or "delete".
         job: ``tenant/name``.
         origin: what it was imported from.
         schedule: its kind, expression and zone.
@@ -50,7 +51,7 @@ class Line(NamedTuple):
 def bring_in(
     entries: Iterable[Entry], *, prefix: str, tenant: str, tenants: Mapping[str, str] | None = None,
     pools: Mapping[str, str] | None = None, paused: bool = False, concurrency: str = "forbid",
-    prune: str | None = None, dry_run: bool = True, actor: str | None = None,
+    prune: str | None = None, prune_all: bool = False, dry_run: bool = True, actor: str | None = None,
     progress: Callable[[Line], None] = lambda line: None,
 ) -> list[Line]:
     """Create and update jobs so that they are what the entries say.
@@ -62,31 +63,49 @@ def bring_in(
         pools: the pool that takes the place of each Celery queue.
         paused: create jobs paused.
         concurrency: of jobs that are created: "forbid" skips a run whose predecessor still runs, where Celery starts it.
-        prune: "pause" or "delete" what was removed there; None to report it.
+        prune: "pause" or "delete" what was removed there, or is another tenant's of these by now; None to report it.
+        prune_all: also where the source is empty or more than half would go.
         dry_run: say what would happen and write nothing.
         progress: told each line as it is done.
 
     Raises:
-        InvalidInput: a tenant does not exist; nothing was written.
+        InvalidInput: a tenant does not exist, or too much would be pruned; nothing was written.
     """
     by_task = dict(tenants or {})
     chosen = {tenant, *by_task.values()}
     missing = chosen - set(Tenant.objects.using(store.alias()).filter(slug__in=chosen).values_list("slug", flat=True))
     if missing:
         raise store.UnknownTenant(min(missing))
-    lines, seen = [], set()
-    for found in entries:
-        owner = by_task.get(found.definition.task, tenant) if found.definition else tenant
-        seen.add(found.origin)
-        lines.append(_one(imports.for_tenant(found, owner, pools or {}, paused, concurrency), owner, dry_run, actor))
+    given = [(found, by_task.get(found.definition.task, tenant) if found.definition else None) for found in entries]
+    owners = {found.origin: owner for found, owner in given}
+    stored = Job.objects.using(store.alias()).unfinished().filter(source="import", origin__startswith=prefix)
+    before = list(stored.filter(tenant__in=chosen).order_by("tenant", "name"))
+    gone = [job for job in before if owners.get(job.origin, "") not in (None, job.tenant)]
+    if prune is not None and not prune_all:
+        _check_prune(gone, before, len(owners))
+    lines = []
+    for found, owner in given:
+        where = owner or tenant
+        lines.append(_one(imports.for_tenant(found, where, pools or {}, paused, concurrency), where, dry_run, actor))
         progress(lines[-1])
-    stored = Job.objects.using(store.alias()).unfinished().filter(
-        source="import", origin__startswith=prefix, tenant__in=chosen)
-    for job in stored.order_by("tenant", "name"):
-        if job.origin not in seen:
-            lines.append(_removed(job, prune, dry_run, actor))
-            progress(lines[-1])
-    return lines
+    for job in gone:
+        lines.append(_removed(job, owners.get(job.origin), prune, dry_run, actor))
+        progress(lines[-1])
+    # Tenants that this import does not name may be another project's: what is there is told, and left alone.
+    others = stored.filter(origin__in=owners, paused=False).exclude(tenant__in=chosen)
+    return lines + [_removed(job, owners[job.origin], None, True, actor) for job in others if owners[job.origin]]
+
+
+def _check_prune(gone: list[Job], before: list[Job], entries: int) -> None:
+    """Refuse to prune most of what there is: the wrong source or database looks like that, and an outage.
+
+    Raises:
+        InvalidInput: the source is empty, or more than half would go.
+    """
+    if gone and (not entries or 2 * len(gone) > len(before)):
+        raise InvalidInput(Problem(
+            "prune", f"{len(gone)} of {len(before)} imported jobs would go, for the source has {entries} entries; "
+            "if that is right, add --prune-all"))
 
 
 def _one(found: Entry, tenant: str, dry_run: bool, actor: str | None) -> Line:
@@ -137,10 +156,12 @@ def _bring(found: Entry, definition: JobDefinition, tenant: str, dry_run: bool, 
     return "update"
 
 
-def _removed(job: Job, prune: str | None, dry_run: bool, actor: str | None) -> Line:
-    message = "is gone there; --prune pause or --prune delete does so here" if prune is None else "is gone there"
+def _removed(job: Job, owner: str | None, prune: str | None, dry_run: bool, actor: str | None) -> Line:
+    message = f"is {owner}'s by now, and still {'paused' if job.paused else 'active'} here" if owner else "is gone there"
+    if prune is None:
+        message += "; --prune pause or --prune delete acts on it where this import names its tenant"
     if not dry_run and prune == "pause":
         jobs.pause(job, actor=actor)
     elif not dry_run and prune == "delete":
         jobs.delete(job, actor=actor)
-    return Line(prune or "removed", str(job), job.origin, messages=(message,))
+    return Line(prune or ("elsewhere" if owner else "removed"), str(job), job.origin, messages=(message,))

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.retry import Retry
-from chrono_beat.core.schedule import CeleryCrontab, Cron, Interval, Schedule, ScheduleError
+from chrono_beat.core.schedule import CeleryCrontab, Cron, Interval, Schedule, ScheduleError, zone_keys
 
 ATTEMPTS = Retry(max_attempts=1)
 """An imported task that failed is not run again unasked; its own ``retry`` and ``autoretry_for`` still count."""
@@ -62,7 +63,7 @@ def entry(
         fields: further ones of the definition.
     """
     parts = schedule.parts()
-    found, told = _from_options(dict(options or {}))
+    found, told = _from_options(dict(options or {}), parts.timezone)
     if isinstance(schedule, CeleryCrontab) and schedule.day_of_week != "*" and schedule.day_of_month != "*":
         told.append(BOTH_DAYS)
     given: dict[str, Any] = {
@@ -154,6 +155,10 @@ def from_crontab(text: str, *, source: str, task: str, timezone: str, system: bo
             continue
         # A line has no name: its command is what stays when its time is changed; equal ones are numbered.
         command = words[-1]
+        if command in zone_keys():
+            yield refused(f"crontab:{source}:line {number}", where,
+                          f"the line has a zone where its command should be; write CRON_TZ={command} before it")
+            continue
         digest = hashlib.sha256(command.encode()).hexdigest()[:12]
         seen[digest] = seen.get(digest, 0) + 1
         mark = digest + (f"-{seen[digest]}" if seen[digest] > 1 else "")
@@ -194,7 +199,7 @@ def for_tenant(found: Entry, tenant: str, pools: Mapping[str, str], paused: bool
         definition, tenant=tenant, paused=definition.paused or paused, concurrency=concurrency))
 
 
-def _from_options(options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _from_options(options: dict[str, Any], timezone: str) -> tuple[dict[str, Any], list[str]]:
     fields: dict[str, Any] = {}
     warnings: list[str] = []
     if (queue := options.pop("queue", None)) is not None:
@@ -207,7 +212,8 @@ def _from_options(options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
             warnings.append(f"priority {priority!r} is dropped: it must be 0 (first) to 9")
     if (expires := options.pop("expires", None)) is not None:
         if isinstance(expires, datetime):
-            fields["end"] = expires if expires.tzinfo else expires.replace(tzinfo=UTC)
+            # Celery reads one without a zone in that of the app.
+            fields["end"] = (expires if expires.tzinfo else expires.replace(tzinfo=ZoneInfo(timezone))).astimezone(UTC)
         else:
             fields["expires_after"] = expires
             warnings.append(NEW_EXPIRY)

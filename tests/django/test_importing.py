@@ -13,6 +13,7 @@ from chrono_beat.celery import ChronoBeat
 from chrono_beat.celery.commands import chrono
 from chrono_beat.core import ids, imports
 from chrono_beat.core.config import Config
+from chrono_beat.core.errors import InvalidInput
 from chrono_beat_django import import_tables, jobs, wiring
 from chrono_beat_django.importing import bring_in
 from chrono_beat_django.models import Job, Tenant
@@ -89,10 +90,73 @@ def test_what_is_gone_there_is_reported_and_pruned_only_if_asked():
 
     reported = bring(imports.from_beat_schedule(left, "Europe/London"))
     assert (actions(reported)["often"], Job.objects.get(name="often").paused) == ("removed", False)
-    bring(imports.from_beat_schedule(left, "Europe/London"), prune="pause")
+    bring(imports.from_beat_schedule(left, "Europe/London"), prune="pause", prune_all=True)
     assert Job.objects.get(name="often").paused
-    bring(imports.from_beat_schedule(left, "Europe/London"), prune="delete")
+    bring(imports.from_beat_schedule(left, "Europe/London"), prune="delete", prune_all=True)
     assert [job.name for job in Job.objects.all()] == ["monthly"]
+
+
+@pytest.mark.parametrize("left", [{}, {"monthly": BEAT["monthly"]}])
+def test_pruning_most_of_what_there_is_takes_a_word_more_and_writes_nothing_without(left):
+    bring()
+    entries = list(imports.from_beat_schedule(left | ({"new": BEAT["daily"]} if left else {}), "Europe/London"))
+
+    with pytest.raises(InvalidInput, match="--prune-all"):
+        bring(entries, prune="delete")
+
+    assert set(Job.objects.values_list("name", flat=True)) == {"monthly", "often", "daily"}
+    bring(entries, prune="delete", prune_all=True)
+    assert set(Job.objects.values_list("name", flat=True)) == {found.name for found in entries}
+
+
+def test_pruning_less_than_half_goes_through():
+    bring()
+
+    lines = bring(imports.from_beat_schedule({key: BEAT[key] for key in ("monthly", "daily")}, "UTC"), prune="pause")
+
+    assert actions(lines)["often"] == "pause"
+
+
+def test_an_entry_that_cannot_be_read_any_more_is_not_gone():
+    bring()
+    broken = BEAT | {"often": BEAT["dusk"]}
+
+    bring(imports.from_beat_schedule(broken, "Europe/London"), prune="delete")
+
+    assert Job.objects.filter(name="often", paused=False).exists()
+
+
+@pytest.mark.parametrize(("prune", "action", "paused"), [(None, "elsewhere", False), ("pause", "pause", True)])
+def test_an_entry_that_another_tenant_has_now_is_still_active_in_the_old_one_until_it_is_pruned(prune, action, paused):
+    Tenant.objects.create(slug="acme")
+    bring()
+
+    lines = bring(tenants={"shop.poll": "acme"}, prune=prune)
+
+    [old] = [line for line in lines if line.job == "default/often"]
+    assert (old.action, "acme" in old.messages[0]) == (action, True)
+    assert Job.objects.get(name="often", tenant="default").paused is paused
+    assert not Job.objects.get(name="often", tenant="acme").paused
+
+
+def test_what_a_tenant_that_is_not_named_has_of_the_same_origin_is_told_and_left_alone():
+    Tenant.objects.create(slug="acme")
+    bring()
+
+    lines = bring_in(imports.from_beat_schedule(BEAT, "UTC"), prefix="beat_schedule:", tenant="acme", dry_run=False,
+                     prune="delete")
+
+    assert {line.job for line in lines if line.action == "elsewhere"} == {
+        "default/monthly", "default/often", "default/daily"}
+    assert Job.objects.filter(tenant="default", paused=False).count() == 3
+
+
+def test_an_expiry_without_a_zone_is_read_in_the_zone_of_the_app():
+    naive = {"a": BEAT["often"] | {"options": {"expires": datetime(2026, 7, 1, 12)}}}
+
+    [found] = imports.from_beat_schedule(naive, "Europe/London")
+
+    assert found.definition.end == datetime(2026, 7, 1, 11, tzinfo=UTC)
 
 
 def test_a_name_that_another_job_holds_is_refused_and_the_others_go_on():
@@ -182,6 +246,31 @@ def test_a_system_crontab_names_the_user():
     [found] = imports.from_crontab("*/5 * * * * root /bin/a b", source="s", task="ops.run", timezone="UTC", system=True)
 
     assert found.definition.kwargs == {"command": "/bin/a b", "user": "root"}
+
+
+def test_a_zone_in_place_of_a_command_is_refused():
+    [found] = imports.from_crontab("30 8 * * * Europe/London", source="s", task="ops.run", timezone="UTC")
+
+    assert "CRON_TZ=Europe/London" in found.problem
+
+
+def test_crontab_files_of_one_name_are_told_apart_by_their_folder_or_the_name_given(tmp_path):
+    app = Celery("moving", set_as_current=False)
+    ChronoBeat(app)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "tab").write_text(f"0 9 * * * /bin/{folder}\n")
+        done = CliRunner().invoke(
+            chrono, ["import", "crontab", str(tmp_path / folder / "tab"), "--task", "ops.run", "--timezone", "UTC",
+                     "--prune", "delete", "--apply"], obj=SimpleNamespace(app=app))
+        assert done.exit_code == 0, done.output
+    (tmp_path / "a" / "tab").write_text("0 9 * * * /bin/c\n")
+    CliRunner().invoke(
+        chrono, ["import", "crontab", str(tmp_path / "a" / "tab"), "--task", "ops.run", "--timezone", "UTC", "--name",
+                 "host1", "--apply"], obj=SimpleNamespace(app=app))
+
+    assert [origin.rpartition(":")[0] for origin in Job.objects.order_by("id").values_list("origin", flat=True)] == [
+        *(f"crontab:{tmp_path.resolve()}/{folder}/tab" for folder in ("a", "b")), "crontab:host1"]
 
 
 def test_the_command_writes_only_with_apply_and_its_exit_status_tells_refusals():

@@ -25,8 +25,10 @@ SOURCES = ("beat-schedule", "django-celery-beat", "redbeat", "crontab")
 @click.option("--concurrency", default="forbid", show_default=True, type=click.Choice(["forbid", "allow", "replace"]),
               help="Of created jobs; Celery starts a run also beside its predecessor: allow.")
 @click.option("--prune", type=click.Choice(["pause", "delete"]), help="What to do with jobs whose entry is gone.")
+@click.option("--prune-all", is_flag=True, help="Prune also where the source is empty or more than half would go.")
 @click.option("--timezone", default=None, help="IANA zone where the source names none; default: the Celery app's.")
 @click.option("--task", default=None, help="crontab: the task that runs a command.")
+@click.option("--name", default=None, help="crontab: what it is found again by; default: the full path of the file.")
 @click.option("--system", is_flag=True, help="crontab: a user stands before each command, as in /etc/crontab.")
 @click.option("--json", "machine", is_flag=True, help="A JSON array, an object for each entry.")
 @click.pass_context
@@ -42,7 +44,8 @@ def importing(context: click.Context, source: str, apply: bool, machine: bool, t
     lines = _with_progress(machine, lambda progress: composition.importing().bring_in(
         entries, prefix=prefix, tenant=tenant or composition.config().default_tenant,
         tenants=_pairs(given["tenant_of"], "tenant_of"), pools=_pairs(given["pools"], "pool"), paused=given["paused"],
-        concurrency=given["concurrency"], prune=given["prune"], dry_run=not apply, actor=ACTOR, progress=progress))
+        concurrency=given["concurrency"], prune=given["prune"], prune_all=given["prune_all"],
+        dry_run=not apply, actor=ACTOR, progress=progress))
     if machine:
         click.echo(as_json([line._asdict() for line in lines]))
     else:
@@ -66,7 +69,7 @@ def _read(context: click.Context, composition: Any, source: str, given: dict[str
             text = given["file"].read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInput(Problem("file", f"cannot be read: {error}")) from error
-        name = given["file"].name
+        name = given["name"] or str(given["file"].resolve())
         return f"crontab:{name}:", imports.from_crontab(
             text, source=name, task=given["task"], timezone=given["timezone"] or _zone(app), system=given["system"])
     zone = given["timezone"] or _zone(app)
