@@ -16,6 +16,7 @@ from chrono_beat.core import ids
 from chrono_beat.testing.patience import eventually
 
 PATIENCE_SECONDS = 300
+COUNT_EVERY_SECONDS = 1.0                # each count reads many rows
 QUEUE = "everybody"
 BACKLOG_A_SLOT = 2
 """Tasks of the busy tenant that wait in the stock queue for each slot: none is ever idle, and no more stand in the way."""
@@ -82,7 +83,8 @@ class ChronoSite(Deployment):
 
     def wait_until(self, tenant: str, count: int, *states: str) -> None:
         """Wait until so many rows of a tenant are in these states."""
-        eventually(lambda: self.count(tenant, *states) >= count, PATIENCE_SECONDS, what=f"{tenant}: {count} {states}")
+        eventually(lambda: self.count(tenant, *states) >= count, PATIENCE_SECONDS, step=COUNT_EVERY_SECONDS,
+                   what=f"{tenant}: {count} {states}")
 
     def unfinished(self, tenants: str, start: float, end: float) -> int:
         """Return how many of the occurrences of these tenants (a LIKE pattern) in a span did not succeed."""
