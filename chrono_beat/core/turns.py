@@ -13,7 +13,7 @@ tenant with 100,000 does, but for an entry in a dictionary.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -49,8 +49,13 @@ class Turns(Generic[T]):
         self._queues = first | self._queues
         self._count += len(entries)
 
-    def take(self, limit: int) -> list[T]:
-        """Take up to *limit* entries, shared among the tenants in line."""
+    def take(self, limit: int, without: Collection[str] = ()) -> list[T]:
+        """Take up to *limit* entries, shared among the tenants in line.
+
+        Args:
+            without: tenants that are passed over this time; they keep their turn.
+        """
+        passed = {tenant: self._queues.pop(tenant) for tenant in without if tenant in self._queues}
         taken: list[T] = []
         while self._queues and len(taken) < limit:
             room = limit - len(taken)
@@ -60,8 +65,14 @@ class Turns(Generic[T]):
                 taken += [queue.popleft() for _ in range(min(share, len(queue)))]
                 if queue:
                     self._queues[tenant] = queue
+        if passed:
+            self._queues = passed | self._queues
         self._count -= len(taken)
         return taken
+
+    def waiting(self, tenant: str) -> int:
+        """Return how many entries a tenant has."""
+        return len(self._queues.get(tenant, ()))
 
     def keep(self, wanted: Callable[[T], bool]) -> int:
         """Let go of the entries that are not wanted; returns how many that were."""

@@ -27,6 +27,7 @@ from chrono_beat.core.records import EARLY, MISSED, PUBLISHED, SKIPPED, VOIDED, 
 from chrono_beat.core.wheel import TICK_US
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.lanes import Lanes
+from chrono_beat.services.pace import Pace
 from chrono_beat.services.partitions import Partitions
 from chrono_beat.services.pending import Entry, Pending
 from chrono_beat.services.service import Service
@@ -81,6 +82,7 @@ class Firing(Service):
         self._stopper = stopper
         self._ask_lanes = ask_lanes
         self._ask_planner = ask_planner
+        self._paces = [Pace() for _ in range(config.lanes)]
         self._unsure: dict[int, int] = {}         # lane: monotonic µs since when a batch of it has no answer
 
     def step(self, now_us: int) -> int:
@@ -99,10 +101,13 @@ class Firing(Service):
             raise failure
         if published:
             return 0
-        next_due_us = self._pending.next_due_us()
-        if next_due_us is None or reached_us is None:
+        if reached_us is None:
             return self._longest_wait_us
-        return max(next_due_us - reached_us, SHORTEST_SLEEP_US)
+        waits = [rest_us for lane in self._pending.lanes_due() if (rest_us := self._paces[lane].rests_us(now_us))]
+        next_due_us = self._pending.next_due_us()
+        if next_due_us is not None:
+            waits.append(next_due_us - reached_us)
+        return max(min(waits, default=self._longest_wait_us), SHORTEST_SLEEP_US)
 
     def _fire(self, lane: int) -> bool:
         """Publish a batch of the lane; False where it cannot be published to now."""
@@ -122,7 +127,8 @@ class Firing(Service):
         reached_us = server.at_least(now_us)
         if valid_until_us is None or reached_us is None or reached_us > valid_until_us:
             return False
-        edition, taken = self._pending.edition, self._pending.take(lane, self._batch)
+        pace = self._paces[lane]
+        edition, taken = self._pending.edition, self._pending.take(lane, self._batch, pace.left_out(now_us))
         epochs = holding.epochs
         # Rule 4, and the epoch: only what was read under what still holds. The rest is somebody else's, or read anew.
         batch = [e for e in taken if e.generation == generation and epochs.get(e.partition) == e.epoch]
@@ -140,6 +146,8 @@ class Firing(Service):
             self._set_apart(batch, reached_us)
             raise
         self._unsure.pop(lane, None)
+        pace.note({entry.item.tenant for entry in batch}, lambda tenant: self._pending.waiting(lane, tenant),
+                  now_us, self.clock.monotonic_us())
         if result.refused:
             self._refused(lane, result.refused, len(batch))
             return False

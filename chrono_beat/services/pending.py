@@ -7,7 +7,7 @@ them with those of now, so an entry left behind by a change does no harm; `drop`
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from chrono_beat.core.records import PublishItem
@@ -76,10 +76,14 @@ class Pending:
         """Return the lanes with something to take."""
         return [lane for lane, queue in enumerate(self._due) if queue]
 
-    def take(self, lane: int, limit: int) -> list[Entry]:
-        """Take due entries of the lane, its tenants in turn, each tenant's oldest first."""
+    def take(self, lane: int, limit: int, without: Collection[str] = ()) -> list[Entry]:
+        """Take due entries of the lane, its tenants in turn but for those to be left out, each tenant's oldest first."""
         with self._lock:
-            return self._due[lane].take(limit)
+            return self._due[lane].take(limit, without)
+
+    def waiting(self, lane: int, tenant: str) -> int:
+        """Return how many due entries of the lane a tenant has that were not taken."""
+        return self._due[lane].waiting(tenant)
 
     def put_back(self, lane: int, entries: Sequence[Entry], edition: int) -> None:
         """Return what was taken under an edition, so that it is taken before what is due of the same tenants."""

@@ -86,3 +86,11 @@ def test_inv08_every_course_keeps_order_within_a_tenant_full_batches_and_bounded
                 since[tenant] = 0 if served else since.get(tenant, 0) + step[1]
                 assert since[tenant] < len("abcd")
         assert len(turns) == sum(map(len, model.values()))
+
+
+def test_who_is_left_out_of_a_batch_keeps_turn_and_entries():
+    turns = filled(a=10, b=2, c=2)
+
+    assert {entry[0] for entry in turns.take(8, without=("a", "nobody"))} == {"b", "c"}
+    assert len(turns) == turns.waiting("a") == 10 and turns.waiting("b") == 0
+    assert turns.take(3) == [("a", 0), ("a", 1), ("a", 2)]
