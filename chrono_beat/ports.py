@@ -210,8 +210,12 @@ class JobStore(Protocol):
         one transaction; returns how many were merged."""
 
     def keep(self, now_us: int, retention_us: int, limit: int) -> int:
-        """Make room: prepare the coming days' partitions where the engine has them, remove finished rows past retention, at most
-        *limit*; returns how many rows went."""
+        """Make room: prepare the coming days' partitions where the engine has them, remove finished rows past retention (their
+        tenant's, where it has one of its own), at most *limit* but for whole days; returns how many rows went."""
+
+    def prune(self, now_us: int, retention_us: int, limit: int) -> int:
+        """Remove changes of jobs, stored answers and closed alerts that are too old, at most *limit* of each; returns the
+        most that went of one kind."""
 
 
 class MessageSender(Protocol):

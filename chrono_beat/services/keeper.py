@@ -39,4 +39,5 @@ class Keeper(Service):
         if removed:
             emit("kept", removed=removed)
         merged = self._store.merge_rollups(at_us, self._retention_us, MERGE_LIMIT)
-        return PAUSE_US if removed >= KEEP_LIMIT or merged >= MERGE_LIMIT else KEEP_EVERY_US
+        pruned = self._store.prune(at_us, self._retention_us, KEEP_LIMIT)
+        return PAUSE_US if max(removed, pruned) >= KEEP_LIMIT or merged >= MERGE_LIMIT else KEEP_EVERY_US

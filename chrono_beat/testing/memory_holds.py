@@ -52,6 +52,10 @@ class MemoryHolds(MemoryPartitions):
         with self._transaction():
             return merge_old({"minute": self.rollups, **self.merged}, self._journal, merges(now_us, retention_us), limit)
 
+    def prune(self, now_us: int, retention_us: int, limit: int) -> int:
+        """See JobStore. Memory has none of these."""
+        return 0
+
     def _ended(self, tenant: MemoryTenant, since_us: int) -> tuple[int, int]:
         """Count the tenant's runs that failed, and all that ended, since then and since its last change."""
         states = [row.state for row in self.executions.values()

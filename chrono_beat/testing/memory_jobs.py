@@ -28,7 +28,7 @@ from chrono_beat.core.records import (
     TenantLimits,
     Void,
 )
-from chrono_beat.core.rollup import Tallies
+from chrono_beat.core.rollup import DAY_US, Tallies
 from chrono_beat.testing.memory_audit import MemoryAudit
 from chrono_beat.testing.memory_flags import MemoryFlags
 from chrono_beat.testing.memory_holds import MemoryHolds
@@ -396,8 +396,9 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
         """See JobStore."""
         with self._transaction():
             before = now_us - retention_us
+            own = {t.slug: now_us - t.retention_days * DAY_US for t in self.tenants.values() if t.retention_days}
             rows = [key for key, row in self.executions.items()
-                    if row.state in lifecycle.TERMINAL and (row.finished_us or 0) < before][:limit]
+                    if row.state in lifecycle.TERMINAL and (row.finished_us or 0) < own.get(row.tenant, before)][:limit]
             for key in rows:
                 self._journal.put(self.executions, key, None)
             over = [key for key, job in self.jobs.items() if job.finished_us is not None and job.finished_us < before]

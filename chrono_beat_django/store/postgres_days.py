@@ -12,10 +12,12 @@ from datetime import UTC, date, datetime, timedelta
 
 from django.db import OperationalError
 
+from chrono_beat.core import lifecycle
 from chrono_beat.core.crowding import TenantLoad
 from chrono_beat.core.ids import from_us
 from chrono_beat.core.records import TenantLimits
-from chrono_beat_django.store import rollups
+from chrono_beat.core.rollup import DAY_US
+from chrono_beat_django.store import old_rows, rollups
 from chrono_beat_django.store.postgres_records import PostgresRecords
 from chrono_beat_django.store.postgres_sql import CLOCK_US, at, us
 from chrono_beat_django.store.tenants import OVERLAP_US
@@ -34,10 +36,16 @@ NEXT_NOT_DEFAULT = TENANTS.format(which="slug > %s AND (weight <> 1 OR max_runni
 
 TABLES = """SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
     WHERE i.inhparent = %s::regclass ORDER BY c.relname"""
-IN_USE = f"""SELECT EXISTS (SELECT 1 FROM {{table}} WHERE state IN ('scheduled', 'queued', 'running')
-    OR finished_at IS NULL OR finished_at >= {at("%s")})"""
-DELETE_ROWS = f"""DELETE FROM {TABLE}_default WHERE ctid = ANY (ARRAY(SELECT ctid FROM {TABLE}_default
-    WHERE state NOT IN ('scheduled', 'queued', 'running') AND finished_at < {at("%s")} LIMIT %s))"""
+# Instants in µs: now, and before which rows of tenants without a retention of their own are past.
+_BEFORE = f"""COALESCE((SELECT {at("%s")} - make_interval(days => t.retention_days::int) FROM chrono_tenant t
+    WHERE t.slug = e.tenant AND t.retention_days IS NOT NULL), {at("%s")})"""
+IN_USE = f"""SELECT EXISTS (SELECT 1 FROM {{table}} e WHERE state IN ('scheduled', 'queued', 'running')
+    OR finished_at IS NULL OR finished_at >= {_BEFORE})"""
+DELETE_ROWS = f"""DELETE FROM {{table}} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {{table}} e
+    WHERE state NOT IN ('scheduled', 'queued', 'running') AND finished_at < {_BEFORE} LIMIT %s))"""
+SHORTER = "SELECT slug, retention_days FROM chrono_tenant WHERE retention_days < %s ORDER BY slug"
+DELETE_OF_TENANT = f"""DELETE FROM {TABLE} WHERE id = ANY (ARRAY(SELECT id FROM {TABLE} WHERE tenant = %s
+    AND state IN ({', '.join(f"'{state}'" for state in lifecycle.TERMINAL)}) AND finished_at < {at("%s")} LIMIT %s))"""
 DELETE_JOBS = f"""DELETE FROM chrono_job WHERE id = ANY (ARRAY(
     SELECT id FROM chrono_job WHERE finished_at < {at("%s")} ORDER BY finished_at LIMIT %s))"""
 
@@ -63,21 +71,29 @@ class PostgresDays(PostgresRecords):
         return [TenantLimits(*row) for row in self._rows(NEXT_NOT_DEFAULT, slug, limit)]
 
     def keep(self, now_us: int, retention_us: int, limit: int) -> int:
-        """See JobStore. A day's table goes as a whole, once nothing in it is open or younger than the retention."""
+        """See JobStore. A day's table goes as a whole, once nothing in it is open or younger than the retention.
+
+        Where a tenant keeps its rows for longer the others' are deleted from the table instead, and so are the rows of a
+        tenant that keeps them for less.
+        """
         before_us = now_us - retention_us
         self.prepare_days(now_us)
         went = 0
         for table, day in self.days().items():
             ended = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
             if went < limit and ended < from_us(before_us):
-                went += self._drop(table, before_us)
+                in_use = self._value(IN_USE.format(table=table), now_us, before_us)
+                went += (self._delete(table, now_us, before_us, limit - went) if in_use
+                         else self._drop(table, now_us, before_us))
+        for tenant, days in self._rows(SHORTER, retention_us // DAY_US):
+            if went < limit:
+                went += self._removed(DELETE_OF_TENANT, tenant, now_us - days * DAY_US, limit - went)
+        self._removed(DELETE_JOBS, before_us, limit)
+        return went + self._delete(f"{TABLE}_default", now_us, before_us, max(limit - went, 0))
 
-        def work(cursor):
-            cursor.execute(DELETE_JOBS, [before_us, limit])
-            cursor.execute(DELETE_ROWS, [before_us, max(limit - went, 0)])
-            return cursor.rowcount
-
-        return went + self.statement(work)
+    def prune(self, now_us: int, retention_us: int, limit: int) -> int:
+        """See JobStore."""
+        return self.transaction(lambda cursor: old_rows.prune(cursor, now_us, retention_us, limit, from_us))
 
     def days(self) -> dict[str, date]:
         """Return {table: day} of all days that have a table, oldest first."""
@@ -92,14 +108,21 @@ class PostgresDays(PostgresRecords):
             if day not in present:
                 self._patiently(lambda cursor, day=day: _make_day(cursor, day))
 
-    def _drop(self, table: str, before_us: int) -> int:
-        if self._value(IN_USE.format(table=table), before_us):
-            return 0
+    def _delete(self, table: str, now_us: int, before_us: int, limit: int) -> int:
+        return self._removed(DELETE_ROWS.format(table=table), now_us, before_us, limit)
 
+    def _removed(self, sql: str, *parameters: object) -> int:
+        def work(cursor):
+            cursor.execute(sql, parameters)
+            return cursor.rowcount
+
+        return self.statement(work)
+
+    def _drop(self, table: str, now_us: int, before_us: int) -> int:
         def work(cursor):
             # Locked first: nothing can be written between the look and the drop.
             cursor.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
-            cursor.execute(IN_USE.format(table=table), [before_us])
+            cursor.execute(IN_USE.format(table=table), [now_us, before_us])
             if cursor.fetchone()[0]:
                 return 0
             cursor.execute(f"SELECT count(*) FROM {table}")

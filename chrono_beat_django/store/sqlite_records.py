@@ -8,7 +8,7 @@ from chrono_beat.core.crowding import TenantLoad
 from chrono_beat.core.ids import execution_id
 from chrono_beat.core.records import Ending, NewAttempt, OpenExecution, RecordResult, Start, TenantLimits
 from chrono_beat.core.rollup import Tallies
-from chrono_beat_django.store import retries, rollups
+from chrono_beat_django.store import old_rows, retries, rollups
 from chrono_beat_django.store.sqlite_claims import FINISH, SqliteClaims
 from chrono_beat_django.store.sqlite_sql import dashed, listed, now_us, query, text, us
 from chrono_beat_django.store.tenants import OVERLAP_US
@@ -41,7 +41,9 @@ NOT_DEFAULT = "weight <> 1 OR max_running <> 20 OR paused"
 TENANTS = "SELECT slug, weight, max_running, paused, CAST(updated_at AS TEXT) FROM chrono_tenant"
 DELETE_JOBS = "DELETE FROM chrono_job WHERE id IN (SELECT id FROM chrono_job WHERE finished_at < %s LIMIT %s)"
 DELETE_ROWS = """DELETE FROM chrono_execution WHERE id IN (SELECT id FROM chrono_execution
-    WHERE state NOT IN ('scheduled', 'queued', 'running') AND finished_at < %s LIMIT %s)"""
+    WHERE state NOT IN ('scheduled', 'queued', 'running') AND finished_at < COALESCE(
+        (SELECT STRFTIME('%%Y-%%m-%%d %%H:%%M:%%S', %s, '-' || t.retention_days || ' days') FROM chrono_tenant t
+         WHERE t.slug = chrono_execution.tenant AND t.retention_days IS NOT NULL), %s) LIMIT %s)"""
 
 
 class SqliteRecords(SqliteClaims):
@@ -115,10 +117,14 @@ class SqliteRecords(SqliteClaims):
 
         def work(cursor):
             cursor.execute(DELETE_JOBS, [before, limit])
-            cursor.execute(DELETE_ROWS, [before, limit])
+            cursor.execute(DELETE_ROWS, [text(now_us), before, limit])
             return cursor.rowcount
 
         return self.write(work)
+
+    def prune(self, now_us: int, retention_us: int, limit: int) -> int:
+        """See JobStore."""
+        return self.write(lambda cursor: old_rows.prune(cursor, now_us, retention_us, limit, text))
 
 
 def _limits(slug: str, weight: int, max_running: int, paused: int, changed: str) -> TenantLimits:
