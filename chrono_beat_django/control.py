@@ -115,7 +115,8 @@ def cancel(execution: Execution | str, *, actor: str | None = None) -> Execution
         actor: who does it, for the audit.
 
     Returns:
-        The execution, with ``still_running``: the deliveries that were running and have been told to stop.
+        The execution, with ``still_running``: the deliveries that were running and have been told to stop; and ``told``:
+        whether Redis knows, None before the commit.
 
     Raises:
         NotFound: there is no such execution.
@@ -135,6 +136,7 @@ def cancel(execution: Execution | str, *, actor: str | None = None) -> Execution
             found.cancel_requested_at = ids.from_us(now_us)
             rows.filter(id=key, state__in=lifecycle.OPEN).update(cancel_requested_at=found.cancel_requested_at)
             _write_cancel(found, actor, now_us)
+        found.told = None                             # type: ignore[attr-defined]
         transaction.on_commit(lambda: _carry_out_cancel(found, running), using=store.alias())
     found.still_running = running                     # type: ignore[attr-defined]
     return found
@@ -158,7 +160,9 @@ def _carry_out_cancel(execution: Execution, running: RunningList[Running]) -> No
             NotYetVoidedWarning,
             stacklevel=2,
         )
+        execution.told = False                        # type: ignore[attr-defined]
         return
+    execution.told = True                             # type: ignore[attr-defined]
 
     def look() -> RunningList[Running] | None:
         answer = queue.cancel(*named)

@@ -8,15 +8,15 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError, transaction
-from django.db.models import Count, Max, Q, Sum
+from django.db.models import Count, Q
 
 from chrono_beat.core import field_checks as checks
 from chrono_beat.core import ids, lifecycle, targets
 from chrono_beat.core.errors import Conflict, InvalidInput, NotYetVoidedWarning, Problem, QueueUnavailable
 from chrono_beat.core.field_checks import Number
 from chrono_beat.core.records import TenantLimits, Void
-from chrono_beat_django import control, wiring
-from chrono_beat_django.models import Execution, PendingVoid, Rollup, Tenant
+from chrono_beat_django import control, figures, wiring
+from chrono_beat_django.models import Execution, PendingVoid, Tenant
 from chrono_beat_django.store import definitions as store
 from chrono_beat_django.store import quotas
 
@@ -55,6 +55,7 @@ class Usage(NamedTuple):
         started, duplicates: executions that started, and deliveries beyond the first of an execution.
         capped_seconds: time for which its cap held back its work.
         lateness_max_seconds: the longest from due to started.
+        lateness_p50_seconds, lateness_p99_seconds: its median and 99th percentile; None where nothing started.
     """
 
     jobs: int
@@ -70,6 +71,8 @@ class Usage(NamedTuple):
     duplicates: int
     capped_seconds: float
     lateness_max_seconds: float
+    lateness_p50_seconds: float | None
+    lateness_p99_seconds: float | None
 
 
 def create(slug: str, **values: Any) -> Tenant:
@@ -140,14 +143,14 @@ def usage(tenant: Tenant | str) -> Usage:
     counted = Execution.objects.open().filter(tenant=slug).aggregate(
         running=Count("pk", filter=running), waiting=Count("pk", filter=queued))
     since = ids.from_us(now_us) - USAGE_SPAN
-    summed = Rollup.objects.filter(tenant=slug, span="minute", start__gte=since).aggregate(
-        started=Sum("started"), duplicates=Sum("duplicates"), capped=Sum("capped_us"), latest=Max("lateness_max_us"))
+    summed = figures.of(slug, since, ids.from_us(now_us + 1))
     return Usage(
         jobs=quotas.unfinished(slug), max_jobs=found.max_jobs,
         create_tokens=quotas.bucket_of(found).at(now_us).tokens or 0.0, create_burst=found.create_burst,
         create_rate=found.create_rate, running=counted["running"], max_running=found.max_running,
-        waiting=counted["waiting"], since=since, started=summed["started"] or 0, duplicates=summed["duplicates"] or 0,
-        capped_seconds=(summed["capped"] or 0) / 1e6, lateness_max_seconds=(summed["latest"] or 0) / 1e6,
+        waiting=counted["waiting"], since=since, started=summed.started, duplicates=summed.duplicates,
+        capped_seconds=summed.capped_seconds, lateness_max_seconds=summed.lateness_max_seconds,
+        lateness_p50_seconds=summed.lateness.p50, lateness_p99_seconds=summed.lateness.p99,
     )
 
 

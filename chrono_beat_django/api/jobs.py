@@ -14,13 +14,13 @@ from chrono_beat.core.errors import NotFound
 from chrono_beat_django import jobs
 from chrono_beat_django.api.answers import Answer, once, respond
 from chrono_beat_django.api.auth import OPERATE, READ, WRITE, actor_of, tenant_of
+from chrono_beat_django.api.outputs import BackfillOut, JobDeleted, JobOut, JobPage, PreviewOut, Triggered
 from chrono_beat_django.api.paging import MAX_PAGE, page
 from chrono_beat_django.api.problems import Refused
 from chrono_beat_django.api.schemas import (
     BackfillIn,
     JobChanges,
     JobIn,
-    JobOut,
     NoteIn,
     ResumeIn,
     Text,
@@ -82,7 +82,7 @@ def _answer(job: Job, running: Any = (), status: int = 200, **more: Any) -> Answ
     return Answer(build)
 
 
-@router.get("", auth=READ, operation_id="list_jobs")
+@router.get("", auth=READ, response=JobPage, operation_id="list_jobs")
 def list_jobs(request, query: Query[JobFilter]):  # type: ignore[no-untyped-def]
     """List jobs by name."""
     rows = jobs.list(tenant_of(request), paused=query.paused, task=query.task, finished=query.finished)
@@ -105,7 +105,7 @@ def create_job(request: Any, given: JobIn) -> Answer:
     return _answer(job, status=201)
 
 
-@router.post("/preview", auth=READ, operation_id="preview_definition")
+@router.post("/preview", auth=READ, response=PreviewOut, operation_id="preview_definition")
 def preview_definition(request, given: JobIn, count: int = Query(10, ge=1, le=1000)):  # type: ignore[no-untyped-def]
     """Show the next runs of a job that is not stored."""
     values = given.given()
@@ -131,7 +131,7 @@ def update_job(request: Any, job_id: UUID, given: JobChanges) -> Answer:
     return _answer(changed.job, changed.running)
 
 
-@router.delete("/{uuid:job_id}", auth=WRITE, operation_id="delete_job")
+@router.delete("/{uuid:job_id}", auth=WRITE, response={200: JobDeleted, 202: JobDeleted}, operation_id="delete_job")
 @once
 def delete_job(request: Any, job_id: UUID) -> Answer:
     """Delete a job; its history stays."""
@@ -139,7 +139,7 @@ def delete_job(request: Any, job_id: UUID) -> Answer:
     return _answer(job, jobs.delete(job, actor=actor_of(request)), deleted=True)
 
 
-@router.post("/{uuid:job_id}/pause", auth=OPERATE, operation_id="pause_job")
+@router.post("/{uuid:job_id}/pause", auth=OPERATE, response={200: JobOut, 202: JobOut}, operation_id="pause_job")
 @once
 def pause_job(request: Any, job_id: UUID, given: NoteIn) -> Answer:
     """Stop firing a job."""
@@ -147,7 +147,7 @@ def pause_job(request: Any, job_id: UUID, given: NoteIn) -> Answer:
     return _answer(job, job.still_running)  # type: ignore[attr-defined]
 
 
-@router.post("/{uuid:job_id}/resume", auth=OPERATE, operation_id="resume_job")
+@router.post("/{uuid:job_id}/resume", auth=OPERATE, response={200: JobOut, 202: JobOut}, operation_id="resume_job")
 @once
 def resume_job(request: Any, job_id: UUID, given: ResumeIn) -> Answer:
     """Fire a job again; ``missed`` says what becomes of what fell into the pause."""
@@ -157,7 +157,7 @@ def resume_job(request: Any, job_id: UUID, given: ResumeIn) -> Answer:
     return _answer(job, job.still_running)  # type: ignore[attr-defined]
 
 
-@router.post("/{uuid:job_id}/trigger", auth=OPERATE, operation_id="trigger_job")
+@router.post("/{uuid:job_id}/trigger", auth=OPERATE, response={201: Triggered}, operation_id="trigger_job")
 @once
 def trigger_job(request: Any, job_id: UUID, given: TriggerIn) -> Answer:
     """Run a job now."""
@@ -166,7 +166,7 @@ def trigger_job(request: Any, job_id: UUID, given: TriggerIn) -> Answer:
     return Answer(lambda: (201, {**execution_facts(made), "in_the_way": in_the_way}))
 
 
-@router.post("/{uuid:job_id}/backfill", auth=OPERATE, operation_id="backfill_job")
+@router.post("/{uuid:job_id}/backfill", auth=OPERATE, response=BackfillOut, operation_id="backfill_job")
 @once
 def backfill_job(request: Any, job_id: UUID, given: BackfillIn) -> Answer:
     """Run what the schedule named in the past."""
@@ -175,7 +175,7 @@ def backfill_job(request: Any, job_id: UUID, given: BackfillIn) -> Answer:
     return Answer(lambda: (200, done._asdict()))
 
 
-@router.get("/{uuid:job_id}/preview", auth=READ, operation_id="preview_job")
+@router.get("/{uuid:job_id}/preview", auth=READ, response=PreviewOut, operation_id="preview_job")
 def preview_job(request, job_id: UUID, count: int = Query(10, ge=1, le=1000)):  # type: ignore[no-untyped-def]
     """Show the next runs of a job."""
     return _preview(found_job(request, job_id), count)

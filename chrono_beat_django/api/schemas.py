@@ -1,7 +1,7 @@
 """What goes in and out, as the OpenAPI schema has it. What a value may be is decided by the one validator of jobs."""
+import json
 from datetime import datetime
 from typing import Annotated, Any, Literal
-from uuid import UUID
 
 from ninja import Schema
 from pydantic import AfterValidator, ConfigDict, Field
@@ -9,6 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from chrono_beat.core import callback
 from chrono_beat.core.field_checks import unstorable
 from chrono_beat.core.retry import Retry
+from chrono_beat_django.api.outputs import EXECUTION_ID
 from chrono_beat_django.models import Execution, Job
 from chrono_beat_django.store.definitions import RETRY_COLUMNS
 
@@ -88,37 +89,24 @@ class JobIn(JobChanges):
     name: Text
 
 
-class JobOut(Schema):
-    """A job."""
-
-    id: UUID
-    name: str
-    version: int
-    target_kind: str
-    task: str
-    url: str
-    queue: str
-    schedule_kind: str
-    expression: str
-    timezone: str
-    next_run_at: datetime | None
-    paused: bool
-    flagged: str
-    quarantined: str
-    finished_at: datetime | None
-    created_at: datetime
-    note: str
-
-
 def job_facts(job: Job) -> dict[str, Any]:
     """Return what the API says of a job."""
-    same = ("name", "version", "target_kind", "task", "url", "queue", "schedule_kind", "expression", "timezone", "start_at",
-            "end_at", "next_run_at", "paused", "paused_at", "args", "kwargs", "pool", "priority", "soft_limit_seconds",
+    same = ("name", "version", "target_kind", "task", "url", "queue", "timeout_seconds", "schedule_kind", "expression",
+            "timezone", "start_at", "end_at", "next_run_at", "paused", "paused_at", "pool", "priority", "soft_limit_seconds",
             "max_duration_seconds", "expires_after_seconds", "concurrency", "exclusion_group", "misfire", "misfire_cap",
             "grace_seconds", "spread_seconds", "idempotent", "key_scope", "max_attempts", "note", "source", "finished_at",
             "created_at", "updated_at")
-    return {"id": str(job.id), **{name: getattr(job, name) for name in same}, "headers": callback.masked(job.headers),
+    return {"id": str(job.id), **{name: getattr(job, name) for name in same}, "args": _decoded(job.args),
+            "kwargs": _decoded(job.kwargs), "headers": _decoded(callback.masked(job.headers) or "{}"),
             "flagged": job.flagged_reason, "quarantined": job.quarantined_reason}
+
+
+def _decoded(text: str) -> Any:
+    """Return what a stored text says; the text itself where it is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def execution_facts(row: Execution) -> dict[str, Any]:
@@ -141,21 +129,22 @@ class ResumeIn(Schema):
 class NoteIn(Schema):
     """Why, for people."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"note": "while the shop moves"}})
     note: Text = ""
 
 
 class TriggerIn(Schema):
     """A request of its own name."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"token": "order-7"}})
     token: Token | None = None
 
 
 class BackfillIn(Schema):
     """A stretch of the past, [start, end)."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={
+        "example": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-03T00:00:00Z"}})
     start: datetime
     end: datetime
     limit: int = 1_000
@@ -166,5 +155,5 @@ class BackfillIn(Schema):
 class LettersIn(Schema):
     """Dead letters by id."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"ids": [EXECUTION_ID]}})
     ids: list[Text] = Field(min_length=1, max_length=1_000)
