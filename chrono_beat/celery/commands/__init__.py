@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import click
 
-from chrono_beat.celery.commands import ahead, dead, doctor, executions, importing, jobs, keys, run, sync, zones
+from chrono_beat.celery.commands import ahead, dead, doctor, executions, importing, jobs, keys, run, shadow, sync, zones
 from chrono_beat.celery.commands.output import CONTEXT
 
 
@@ -24,5 +24,6 @@ chrono.add_command(sync.sync)
 chrono.add_command(importing.importing)
 chrono.add_command(ahead.ahead)
 chrono.add_command(ahead.transitions)
+chrono.add_command(shadow.shadow)
 chrono.add_command(zones.zones)
 chrono.add_command(doctor.doctor)

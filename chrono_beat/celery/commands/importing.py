@@ -71,8 +71,8 @@ def _read(context: click.Context, composition: Any, source: str, given: dict[str
             raise InvalidInput(Problem("file", f"cannot be read: {error}")) from error
         name = given["name"] or str(given["file"].resolve())
         return f"crontab:{name}:", imports.from_crontab(
-            text, source=name, task=given["task"], timezone=given["timezone"] or _zone(app), system=given["system"])
-    zone = given["timezone"] or _zone(app)
+            text, source=name, task=given["task"], timezone=given["timezone"] or app_zone(app), system=given["system"])
+    zone = given["timezone"] or app_zone(app)
     if source == "beat-schedule":
         return "beat_schedule:", imports.from_beat_schedule(app.conf.beat_schedule or {}, zone)
     if source == "redbeat":
@@ -97,7 +97,7 @@ def _redbeat_hashes(app: Any) -> list[tuple[str, dict[str, str]]]:
         raise InvalidInput(Problem("redbeat_redis_url", f"the Redis of redbeat cannot be read: {error}")) from error
 
 
-def _zone(app: Any) -> str:
+def app_zone(app: Any) -> str:
     """Return the zone that Celery reads crontabs in: CELERY_TIMEZONE, else UTC where CELERY_ENABLE_UTC holds."""
     zone = getattr(app.timezone, "key", None) or str(app.timezone)
     if zone.upper() == "UTC":
