@@ -136,7 +136,7 @@ def shown_of_job(job: Job) -> Shown:
     try:
         coming = preview(job, RUNS_SHOWN)
     except (InvalidInput, ScheduleError) as error:
-        return Shown(problems=[f"No runs can be worked out: {error}"])
+        return Shown(problems=[f"Of the next runs none can be worked out: {error}"])
     return Shown(words=coming.words, warnings=coming.warnings, columns=_columns(coming, None))
 
 
