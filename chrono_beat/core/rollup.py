@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from chrono_beat.core.lifecycle import MISSED
+
 RELATIVE_ERROR = 0.02
 """How far a percentile may be off, as a share of it."""
 
@@ -164,6 +166,10 @@ class Tallies:
             tally.publish_lateness_us.append(max(0, published_us - due_us))
         if started_us is not None:
             tally.duration_us.append(max(0, finished_us - started_us))
+
+    def miss(self, tenant: str, at_us: int, occurrences: int) -> None:
+        """Count occurrences that a claim wrote as missed at once, in the minute of the claim."""
+        self._of(tenant, at_us).states[MISSED] += occurrences
 
     def rows(self) -> list[tuple[str, int, Tally]]:
         """Return (tenant, start of the minute in µs, what is added), in the order in which all writers lock them."""

@@ -185,6 +185,9 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
             lifecycle.move(row.state, occurrence.state)
             self._journal.set(row, state=occurrence.state, reason="misfire", finished_us=now,
                               missed_count=occurrence.missed_count, first_missed_us=occurrence.first_missed_us)
+            tallies = Tallies()
+            tallies.miss(row.tenant, now, occurrence.missed_count)
+            add_rollups(self.rollups, self._journal, tallies)
         return row
 
     def _scheduled(self, row: MemoryExecution, content: Content) -> ScheduledExecution:

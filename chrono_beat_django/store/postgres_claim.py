@@ -38,7 +38,8 @@ SELECT id::text || ':' || instant || ':1', id, tenant, name, partition, schedule
 FROM advanced RETURNING id, 'scheduled'"""
 
 # `finishes`: nothing is left of the schedule, and nothing is written that could still run. A row that this very claim
-# turns into a missed one does not count as open, though the statement still sees it so.
+# turns into a missed one does not count as open, though the statement still sees it so. A row that comes back as missed
+# became so just now, since what has ended is not written: so it counts once in its tenant's minute.
 GENERAL = f"""WITH {held(by_member=True)}, advanced AS (
     UPDATE chrono_job j SET next_run_at = {at("w.new_us")}, replan = false, finished_at = CASE
         WHEN w.finishes AND NOT EXISTS (
@@ -49,7 +50,7 @@ GENERAL = f"""WITH {held(by_member=True)}, advanced AS (
     JOIN held ON held.number = w.number AND held.epoch = w.epoch
     WHERE {_GUARD}
     RETURNING j.id, j.tenant, j.name, j.partition, j.version, held.epoch
-)
+), written AS (
 INSERT INTO chrono_execution AS e (id, job_id, tenant, job_name, partition, scheduled_at, due_at, first_due_at, state,
     reason, job_version, holder_epoch, finished_at, missed_count, first_missed_at)
 SELECT o.id, a.id, a.tenant, a.name, a.partition, {at("o.scheduled_us")}, {at("o.due_us")}, {at("o.due_us")}, o.state,
@@ -68,7 +69,14 @@ ON CONFLICT (job_id, scheduled_at, attempt) DO UPDATE SET
     missed_count = CASE e.state WHEN 'scheduled' THEN EXCLUDED.missed_count ELSE e.missed_count END,
     first_missed_at = CASE e.state WHEN 'scheduled' THEN EXCLUDED.first_missed_at ELSE e.first_missed_at END
     WHERE e.state IN ('scheduled', 'queued', 'running') AND e.kind = 'schedule' AND e.cancel_requested_at IS NULL
-RETURNING e.id, e.state"""
+RETURNING e.id, e.state, e.tenant, e.missed_count
+), counted AS (
+    INSERT INTO chrono_rollup AS r (tenant, span, start, missed)
+    SELECT tenant, 'minute', date_trunc('minute', clock_timestamp()), SUM(missed_count) FROM written
+    WHERE state = 'missed' GROUP BY tenant ORDER BY tenant COLLATE "C"          -- as recorders lock them
+    ON CONFLICT (tenant, span, start) DO UPDATE SET missed = r.missed + EXCLUDED.missed
+)
+SELECT id, state FROM written"""
 
 
 class Batch:

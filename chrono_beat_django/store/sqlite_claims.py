@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from chrono_beat.core import lifecycle
 from chrono_beat.core.ids import execution_id
 from chrono_beat.core.records import Claim, DueJob, Occurrence, ScheduledExecution
+from chrono_beat.core.rollup import Tallies
+from chrono_beat_django.store import rollups
 from chrono_beat_django.store.retries import HELD_BACK
 from chrono_beat_django.store.sqlite_partitions import SqlitePartitions
 from chrono_beat_django.store.sqlite_sql import (
@@ -221,6 +223,7 @@ def _write_rows(cursor, claims: Sequence[Claim], jobs: Mapping[str, tuple], now:
             wanted.setdefault(execution_id(claim.job_id, occurrence.scheduled_us, 1), (claim, occurrence))
     states = dict(query(cursor, READ_STATES, listed(wanted)))
     new, waiting, published, claimed = [], [], [], []
+    tallies = Tallies()
     for key, (c, o) in wanted.items():
         state = states.get(key)
         head = (c.version, c.epoch, jobs[bare(c.job_id)][4])
@@ -231,12 +234,15 @@ def _write_rows(cursor, claims: Sequence[Claim], jobs: Mapping[str, tuple], now:
             waiting.append((*head, *_course(o, now), key))
         elif state in lifecycle.OPEN:
             published.append((*head, key))
+        if o.state == lifecycle.MISSED and state in (None, lifecycle.SCHEDULED):
+            tallies.miss(jobs[bare(c.job_id)][3], now, o.missed_count)
         if state == lifecycle.QUEUED or state in (None, lifecycle.SCHEDULED) and o.state == lifecycle.SCHEDULED:
             claimed.append(ScheduledExecution(
                 key, c.job_id, c.partition, o.scheduled_us, o.due_us, o.due_us, 1, 0, "schedule", c.version, c.content))
     cursor.executemany(WRITE, new)
     cursor.executemany(TAKE_OVER_WAITING, waiting)
     cursor.executemany(TAKE_OVER_PUBLISHED, published)
+    rollups.add(cursor, tallies)
     return claimed
 
 

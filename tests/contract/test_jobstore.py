@@ -190,6 +190,7 @@ def test_a_claim_writes_several_occurrences_and_the_missed_ones_as_one(bench, st
         "missed", "misfire", 4, past - 5 * MINUTE)
     assert missed.finished_us is not None
     assert [row.state for row in rest] == ["scheduled", "scheduled"]
+    assert [(tenant, minute["missed"]) for (tenant, _), minute in bench.rollups().items()] == [("default", 4)]
 
 
 def test_a_claim_without_occurrences_only_plans_anew(bench, store, epochs, past):
@@ -266,6 +267,7 @@ def test_a_waiting_row_that_is_missed_by_now_becomes_the_missed_row(bench, store
     assert claimed(store, epochs, occurrences=[Occurrence(past, past, "missed", 1, past)]) == []
 
     assert [(row.state, row.missed_count) for row in bench.rows(job_id)] == [("missed", 1)]
+    assert [minute["missed"] for minute in bench.rollups().values()] == [1]
 
 
 # -- what a wheel holds
