@@ -1,6 +1,7 @@
 """What every JobStore adds to the minutes of tenants when outcomes are recorded: once, whatever is repeated."""
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -205,3 +206,28 @@ def test_loads_are_the_last_five_minutes_and_the_hour_before(bench, store, key):
     assert acme.recent == later.usual == type(acme.recent)(1, 3, 2, histogram([20 * SECOND]))
     assert (acme.usual, later.recent) == (type(acme.recent)(), type(acme.recent)())
     assert store.loads(NOON + 2 * DAY) == []
+
+
+@pytest.mark.postgres
+def test_recorders_at_the_same_time_count_exactly_and_wait_for_each_other_in_no_circle(postgres_bench):
+    bench = postgres_bench
+    keys = []
+    for number in range(12):
+        bench.add_tenant(f"t-{number}")
+        job = bench.add_job("j", tenant=f"t-{number}", concurrency="allow")
+        keys += [bench.add_execution(job, NOON + step) for step in range(8)]
+
+    def record(own):
+        try:
+            for first in range(0, len(own), 12):
+                part = own[first:first + 12]
+                bench.store.record([Start(key, NOON + SECOND, "w", 1) for key in part], [ending(key) for key in part], [])
+        finally:
+            bench.connection.close()
+
+    # Each takes every fourth row, so that all of them add to the minutes of all tenants, in different orders.
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(record, keys[offset::4][::1 - 2 * (offset % 2)]) for offset in range(4)]:
+            done.result()
+
+    assert [(row["started"], row["succeeded"]) for row in bench.rollups().values()] == [(8, 8)] * 12
