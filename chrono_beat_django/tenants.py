@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django.db import connections, transaction
+from django.db.models import QuerySet
 
 from chrono_beat.core import ids
 from chrono_beat.core.deliveries import Running
@@ -26,10 +27,15 @@ from chrono_beat_django.models import Job, PendingVoid, Tenant
 from chrono_beat_django.store import definitions as store
 from chrono_beat_django.tenant_limits import Usage, create, lane_of, tell_limits, update, usage
 
-__all__ = ["Usage", "create", "delete", "move", "pause", "resume", "update", "usage"]
+__all__ = ["Usage", "create", "delete", "every", "move", "pause", "resume", "update", "usage"]
 
 BATCH = 200
 """Jobs that are written in one transaction."""
+
+
+def every() -> QuerySet[Tenant]:
+    """Return all tenants by slug, as a queryset."""
+    return Tenant.objects.using(store.alias()).order_by("slug")
 
 
 def pause(tenant: Tenant | str) -> Sequence[Running]:

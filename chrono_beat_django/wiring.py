@@ -204,6 +204,11 @@ def keys() -> Any:
     return _above("keys")
 
 
+def tenants() -> Any:
+    """Return the functions on tenants, :mod:`chrono_beat_django.tenants`."""
+    return _above("tenants")
+
+
 def sync(app: Any, *, actor: str = "sync", prune: bool = True) -> Any:
     """Bring the jobs that the code declares into the database; see :func:`chrono_beat_django.sync.sync`."""
     return _above("sync").sync(app, actor=actor, prune=prune)

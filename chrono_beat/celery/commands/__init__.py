@@ -6,7 +6,20 @@ from __future__ import annotations
 
 import click
 
-from chrono_beat.celery.commands import ahead, dead, doctor, executions, importing, jobs, keys, run, shadow, sync, zones
+from chrono_beat.celery.commands import (
+    ahead,
+    dead,
+    doctor,
+    executions,
+    importing,
+    jobs,
+    keys,
+    run,
+    shadow,
+    sync,
+    tenants,
+    zones,
+)
 from chrono_beat.celery.commands.output import CONTEXT
 
 
@@ -20,6 +33,7 @@ chrono.add_command(jobs.jobs)
 chrono.add_command(executions.executions)
 chrono.add_command(dead.dead)
 chrono.add_command(keys.keys)
+chrono.add_command(tenants.tenants)
 chrono.add_command(sync.sync)
 chrono.add_command(importing.importing)
 chrono.add_command(ahead.ahead)

@@ -1,0 +1,153 @@
+"""``chrono tenants …``: list, show, create, update, pause, resume, move and delete tenants."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from chrono_beat.celery.commands.jobs import machine_option
+from chrono_beat.celery.commands.output import ACTOR, as_json, command, root, table
+
+FIELDS = ("slug", "name", "pool", "weight", "max_running", "paused", "max_jobs", "create_rate", "create_burst",
+          "spread_seconds", "failure_threshold", "lateness_objective_seconds", "retention_days")
+
+
+@click.group()
+def tenants() -> None:
+    """Look after tenants: their shares, limits and pools."""
+
+
+def facade(context: click.Context) -> Any:
+    """Return the functions on tenants."""
+    return root(context).tenants()
+
+
+def facts(tenant: Any) -> dict[str, Any]:
+    """Return what programs are told of a tenant."""
+    return {name: getattr(tenant, name) for name in FIELDS}
+
+
+def limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what a tenant may."""
+    options = (
+        click.option("--name", default=None, help="For people."),
+        click.option("--weight", default=None, type=int, help="Its share against other tenants."),
+        click.option("--max-running", default=None, type=int, help="Executions that run at once."),
+        click.option("--pool", default=None, help="Celery queue whose workers run its jobs; \"\" for the default one."),
+        click.option("--max-jobs", default=None, type=int, help="Jobs that are not over."),
+        click.option("--create-rate", default=None, type=float, help="Jobs created a second in the long run."),
+        click.option("--create-burst", default=None, type=int, help="Jobs created at once after a pause."),
+        click.option("--spread-seconds", default=None, type=int, help="Over how long its jobs' runs are spread."),
+        click.option("--failure-threshold", default=None, type=float, help="Share of failures above which retries wait."),
+        click.option("--lateness-objective-seconds", default=None, type=float),
+        click.option("--retention-days", default=None, type=int, help="For how long history is kept."),
+    )
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), function)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@tenants.command("list")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000))
+@machine_option
+@click.pass_context
+@command
+def list_tenants(context: click.Context, limit: int, machine: bool) -> None:
+    """List tenants by slug."""
+    rows = [facts(tenant) for tenant in facade(context).every()[:limit]]
+    if machine:
+        click.echo(as_json(rows))
+        return
+    names = FIELDS[:7]
+    table(names, [tuple(row[name] for name in names) for row in rows])
+
+
+@tenants.command()
+@click.argument("slug")
+@machine_option
+@click.pass_context
+@command
+def show(context: click.Context, slug: str, machine: bool) -> None:
+    """Show what a tenant uses of its limits, and how late it was within the last hour."""
+    found = facade(context).usage(slug)._asdict()
+    if machine:
+        click.echo(as_json({"slug": slug, **found}))
+        return
+    for key, value in found.items():
+        if value is not None:
+            click.echo(f"{key.ljust(22)} {value}")
+
+
+@tenants.command()
+@click.argument("slug")
+@limit_options
+@machine_option
+@click.pass_context
+@command
+def create(context: click.Context, slug: str, machine: bool, **given: Any) -> None:
+    """Create a tenant."""
+    made = facade(context).create(slug, **_given(given))
+    click.echo(as_json(facts(made)) if machine else f"created {made.slug}")
+
+
+@tenants.command()
+@click.argument("slug")
+@limit_options
+@machine_option
+@click.pass_context
+@command
+def update(context: click.Context, slug: str, machine: bool, **given: Any) -> None:
+    """Change a tenant's share and limits; what is not given stays."""
+    found = facade(context).update(slug, **_given(given))
+    click.echo(as_json(facts(found)) if machine else f"updated {found.slug}")
+
+
+@tenants.command()
+@click.argument("slug")
+@click.pass_context
+@command
+def pause(context: click.Context, slug: str) -> None:
+    """Start nothing of a tenant until it is resumed."""
+    _say(f"paused {slug}", facade(context).pause(slug))
+
+
+@tenants.command()
+@click.argument("slug")
+@click.option("--missed", default=None, help='What fell into the pause: "latest" or "all". Default: nothing.')
+@click.option("--limit", default=1_000, show_default=True, type=int, help="How many of a job --missed all runs.")
+@click.pass_context
+@command
+def resume(context: click.Context, slug: str, missed: str | None, limit: int) -> None:
+    """Let a tenant's jobs fire again from now on."""
+    facade(context).resume(slug, missed=missed, limit=limit, actor=ACTOR)
+    click.echo(f"resumed {slug}")
+
+
+@tenants.command()
+@click.argument("slug")
+@click.argument("pool")
+@click.pass_context
+@command
+def move(context: click.Context, slug: str, pool: str) -> None:
+    """Let the workers of POOL run a tenant's jobs; "" is the default pool."""
+    _say(f"moved {slug} to {pool or 'the default pool'}", facade(context).move(slug, pool))
+
+
+@tenants.command()
+@click.argument("slug")
+@click.confirmation_option(prompt="Delete the tenant with all its jobs?")
+@click.pass_context
+@command
+def delete(context: click.Context, slug: str) -> None:
+    """Delete a tenant with all its jobs; history stays. Asks first, unless --yes."""
+    _say(f"deleted {slug}; its history stays", facade(context).delete(slug, actor=ACTOR))
+
+
+def _say(done: str, running: Any) -> None:
+    click.echo(done)
+    for delivery in running or ():
+        click.echo(f"{delivery.execution_id} runs on {delivery.worker} and goes on")

@@ -1,0 +1,52 @@
+"""``chrono tenants …`` and ``chrono keys …`` as a user types them."""
+import json
+
+import pytest
+
+from chrono_beat_django.models import ApiKey, Job, Tenant
+from tests.commands.test_commands import queue, run  # noqa: F401
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
+
+
+def test_a_tenant_lives_from_create_to_delete(run):  # noqa: F811
+    assert run("tenants", "create", "acme", "--weight", "3", "--max-jobs", "5") == "created acme\n"
+    assert run("tenants", "update", "acme", "--weight", "4") == "updated acme\n"
+    told = {row["slug"]: row for row in json.loads(run("tenants", "list", "--json"))}
+    assert (told["acme"]["weight"], told["acme"]["max_jobs"]) == (4, 5)
+    run("jobs", "create", "nightly", "--tenant", "acme", "--task", "shop.report", "--cron", "0 2 * * *")
+    assert json.loads(run("tenants", "show", "acme", "--json"))["jobs"] == 1
+
+    run("tenants", "pause", "acme")
+    assert Tenant.objects.get(slug="acme").paused
+    run("tenants", "resume", "acme", "--missed", "latest")
+    assert not Tenant.objects.get(slug="acme").paused
+    run("tenants", "move", "acme", "chrono.big")
+    assert Tenant.objects.get(slug="acme").pool == "chrono.big"
+    run("tenants", "delete", "acme", status=1)                              # nobody said yes
+    assert Job.objects.count() == 1
+    assert "deleted acme" in run("tenants", "delete", "acme", "--yes")
+    assert not Tenant.objects.filter(slug="acme").exists()
+
+
+def test_a_wrong_limit_names_its_field(run):  # noqa: F811
+    assert "Error: weight: " in run("tenants", "create", "acme", "--weight", "0", status=2)
+    assert "acme" in run("tenants", "show", "acme", status=2)
+
+
+def test_a_key_is_shown_once_and_never_listed(run):  # noqa: F811
+    made = run("keys", "create", "default", "--scope", "write", "--expires-in", "90d")
+    secret = made.split()[0]
+    prefix = ApiKey.objects.get().prefix
+    new = run("keys", "rotate", prefix, "--overlap", "1h").split()[0]
+    assert run("keys", "revoke", prefix) == f"revoked {prefix}\n"
+
+    listed = run("keys", "list"), run("keys", "list", "--tenant", "default", "--json")
+    assert secret.startswith(f"chrono_{prefix}_") and new != secret
+    for text in listed:
+        assert prefix in text
+        assert not any(hidden.split("_", 2)[2] in text for hidden in (secret, new))
+    assert [bool(row["revoked_at"]) for row in sorted(json.loads(listed[1]), key=lambda row: row["prefix"] != prefix)] == [
+        True, False]
+    run("keys", "revoke", "nothing", status=2)
+    assert "scopes" in run("keys", "create", "default", "--scope", "everything", status=2)
