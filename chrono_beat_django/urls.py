@@ -1,15 +1,27 @@
-"""Include this under ``chrono/``: the API with its documentation."""
-from django.urls import path, re_path
+"""Include this under ``chrono/``: the dashboard, ``healthz``, and the API with its documentation."""
+from django.urls import include, path, re_path
 from django.views.decorators.csrf import csrf_exempt
 
 from chrono_beat_django.api import api
 from chrono_beat_django.api.problems import guarded, unknown_route
+from chrono_beat_django.dashboard import views
+from chrono_beat_django.dashboard.health import healthz
 
 _routes, _app_name, _namespace = api.urls
 for _route in _routes:
     _route.callback = guarded(_route.callback)
 
+_pages = [
+    path("", views.overview, name="overview"),
+    path("tenants/", views.tenants, name="tenants"),
+    path("tenants/<slug:slug>/", views.tenant, name="tenant"),
+    path("forecast/", views.forecast, name="forecast"),
+    path("partitions/", views.partitions, name="partitions"),
+]
+
 urlpatterns = [
+    path("", include((_pages, "chrono_dashboard"))),
+    path("healthz", healthz),
     path("api/v1/", (_routes, _app_name, _namespace)),
     # No cookie is looked at, so there is nothing to forge.
     re_path(r"^api/v1(?:/.*)?$", csrf_exempt(unknown_route)),

@@ -179,6 +179,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'chrono_rollup',
+                'permissions': [('view_dashboard', 'Can see the dashboard')],
                 'ordering': ['tenant', 'span', 'start'],
                 'indexes': [models.Index(fields=['span', 'start'], name='chrono_rollup_start')],
                 'constraints': [models.UniqueConstraint(fields=('tenant', 'span', 'start'), name='chrono_rollup_key')],

@@ -38,6 +38,7 @@ class Rollup(models.Model):
 
     class Meta:
         db_table = "chrono_rollup"
+        permissions = [("view_dashboard", "Can see the dashboard")]
         ordering = ["tenant", "span", "start"]
         constraints = [models.UniqueConstraint(fields=["tenant", "span", "start"], name="chrono_rollup_key")]
         indexes = [models.Index(fields=["span", "start"], name="chrono_rollup_start")]

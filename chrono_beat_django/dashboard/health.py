@@ -1,0 +1,60 @@
+"""``healthz``: is the deployment well, for a probe of a load balancer. Four cheap looks, no figures of tenants, no secrets."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import django.db
+from django.http import HttpRequest, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from chrono_beat.core import ids
+from chrono_beat.core.errors import ChronoError
+from chrono_beat_django import wiring
+from chrono_beat_django.models import Dispatcher, Job, Tenant
+from chrono_beat_django.store import definitions as store
+
+LATE_SECONDS = 60
+"""A job that is due so long and not taken up means that the deployment is late."""
+
+
+@never_cache
+@require_safe
+def healthz(request: HttpRequest) -> JsonResponse:
+    """Answer 200 where all is well and 503 where something is not, each check with "ok" or what is wrong."""
+    checks = {name: _made(check) for name, check in
+              (("database", _database), ("redis", _redis), ("dispatcher", _dispatcher), ("lateness", _lateness))}
+    well = all(found == "ok" for found in checks.values())
+    return JsonResponse({"status": "ok" if well else "failing", "checks": checks}, status=200 if well else 503)
+
+
+def _made(check: Callable[[], str]) -> str:
+    try:
+        return check()
+    except (ChronoError, django.db.Error):
+        return "away"                                       # an error's text may name hosts and users
+
+
+def _database() -> str:
+    wiring.store().now_us()
+    return "ok"
+
+
+def _redis() -> str:
+    wiring.queue().now_us()
+    return "ok"
+
+
+def _dispatcher() -> str:
+    alive = Dispatcher.objects.using(store.alias()).filter(expires_at__gt=ids.from_us(wiring.now_us()), leaving=False)
+    return "ok" if alive.exists() else "none alive"
+
+
+def _lateness() -> str:
+    due = ids.from_us(wiring.now_us()) - timedelta(seconds=LATE_SECONDS)
+    asleep = Tenant.objects.using(store.alias()).filter(paused=True).values("slug")
+    # By partition, since the due index begins with it.
+    late = Job.objects.using(store.alias()).filter(
+        partition__in=range(wiring.config().partitions), next_run_at__lt=due, paused=False).exclude(tenant__in=asleep)
+    return f"a job is due for more than {LATE_SECONDS} s" if late.order_by().exists() else "ok"

@@ -1,0 +1,217 @@
+"""What the pages show, read within bounds: rollups, the tables of dispatching, alerts, and what Redis holds just now.
+
+**Bound.** A page lists `MOST_TENANTS` tenants at most and counts open rows and letters up to `MOST_COUNTED`. What is costly
+with many tenants (all their rollups, all their schedules, their backlog) is read once a minute and process, not at each
+view: the same goes for several people who look at the same time.
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.core.cache import cache
+
+from chrono_beat.core import ids, lifecycle
+from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.records import WorkerReport
+from chrono_beat_django import figures, forecasting, wiring
+from chrono_beat_django.models import Alert, Dispatcher, Execution, Partition, Tenant
+from chrono_beat_django.store import definitions as store
+
+MOST_TENANTS = 50
+MOST_COUNTED = 10_000
+MOST_ALERTS = 20
+MOST_WORKERS = 100
+MOST_POOLS = 20
+MOST_PARTITIONS = 1_024
+FRESH_SECONDS = 60
+FORECAST_FRESH_SECONDS = 300
+QUEUE_FRESH_SECONDS = 10
+SKEW_WARNING_SECONDS = 1.0
+
+
+class Counted(NamedTuple):
+    """A count that stops at a bound."""
+
+    number: int
+    more: bool
+
+    def __str__(self) -> str:
+        return f"{self.number}+" if self.more else str(self.number)
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What Redis holds; with *away* it does not answer and the rest says nothing.
+
+    Args:
+        backlog: entries waiting by tenant.
+        capped: tenants that nothing but their cap holds back now, at most MOST_TENANTS of a pool.
+        slots: of all live workers together.
+        skew_seconds: by how much its clock is ahead of this host's.
+    """
+
+    away: bool = False
+    backlog: dict[str, int] = field(default_factory=dict)
+    capped: list[str] = field(default_factory=list)
+    workers: list[WorkerReport] = field(default_factory=list)
+    more_workers: int = 0
+    slots: int = 0
+    skew_seconds: float | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Return the entries that wait, of all tenants."""
+        return sum(self.backlog.values())
+
+    @property
+    def fullest(self) -> list[tuple[str, int]]:
+        """Return the tenants with the most entries waiting."""
+        return sorted(self.backlog.items(), key=lambda item: (-item[1], item[0]))[:10]
+
+
+class Lease(NamedTuple):
+    """A partition, and whether anybody holds it now."""
+
+    number: int
+    owner: str
+    epoch: int
+    loaded: bool
+    held: bool
+    offered: bool
+
+
+class Ahead(NamedTuple):
+    """A forecast cut down to what a page shows; tenants are those with the fullest minutes, the fullest first."""
+
+    start: datetime
+    total: list[float]
+    peaks: list[Any]
+    tenants: list[tuple[str, float, float]]
+    more_tenants: int
+
+
+def now() -> datetime:
+    """Return the database's clock."""
+    return ids.from_us(wiring.now_us())
+
+
+def fresh(key: str, seconds: int, read: Callable[[], Any]) -> Any:
+    """Return what was read within so many seconds, else read it; a cache that does not answer reads."""
+    name = f"chrono_beat:dashboard:{key}"
+    try:
+        found = cache.get(name)
+    except Exception:                                       # whichever library the project's cache is made of
+        return read()
+    if found is None:
+        found = read()
+        try:
+            cache.set(name, found, seconds)
+        except Exception:
+            pass
+    return found
+
+
+def series(tenant: str | None, start: datetime, end: datetime) -> list[figures.Figures]:
+    """Return points of a chart, one for each minute or hour."""
+    span = "minute" if end - start <= timedelta(days=1) else "hour"
+    return fresh(f"series:{tenant}:{start.timestamp()}:{end.timestamp()}", FRESH_SECONDS,
+                 lambda: figures.series(tenant, start, end, span=span))
+
+
+def totals(tenant: str | None, start: datetime, end: datetime) -> figures.Figures:
+    """Return the sums of a range."""
+    return fresh(f"of:{tenant}:{start.timestamp()}:{end.timestamp()}", FRESH_SECONDS,
+                 lambda: figures.of(tenant, start, end))
+
+
+def worst(start: datetime, end: datetime, by: str, limit: int = MOST_TENANTS) -> list[figures.Figures]:
+    """Return the tenants that fare worst."""
+    return fresh(f"worst:{by}:{limit}:{start.timestamp()}:{end.timestamp()}", FRESH_SECONDS,
+                 lambda: figures.worst(start, end, by=by, limit=limit))
+
+
+def running(tenant: str | None = None) -> Counted:
+    """Count executions that run as far as is recorded; the index of open rows has them."""
+    rows = Execution.objects.using(store.alias()).filter(state=lifecycle.RUNNING)
+    return _counted(rows if tenant is None else rows.filter(tenant=tenant))
+
+
+def letters(tenant: str | None = None) -> Counted:
+    """Count dead letters that nobody has handled; the index of letters has them."""
+    rows = Execution.objects.using(store.alias()).dead_letters()
+    return _counted(rows if tenant is None else rows.filter(tenant=tenant))
+
+
+def _counted(rows: Any) -> Counted:
+    found = rows.order_by()[:MOST_COUNTED + 1].count()
+    return Counted(min(found, MOST_COUNTED), found > MOST_COUNTED)
+
+
+def alerts(tenant: str | None = None) -> list[Alert]:
+    """Return open alerts, the latest first."""
+    rows = Alert.objects.using(store.alias()).filter(closed_at__isnull=True).defer("detail")
+    return list((rows if tenant is None else rows.filter(tenant=tenant)).order_by("-last_at")[:MOST_ALERTS])
+
+
+def dispatchers(at: datetime) -> list[Dispatcher]:
+    """Return the live members."""
+    return list(Dispatcher.objects.using(store.alias()).filter(expires_at__gt=at)[:MOST_WORKERS])
+
+
+def partitions(at: datetime) -> list[Lease]:
+    """Return every partition with its owner."""
+    return [Lease(row.number, row.owner, row.epoch, row.loaded_epoch == row.epoch,
+                  bool(row.owner) and row.expires_at > at, row.offered)
+            for row in Partition.objects.using(store.alias())[:MOST_PARTITIONS]]
+
+
+def database_skew() -> float:
+    """Return by how many seconds the database's clock is ahead of this host's."""
+    before = time.time()
+    there = wiring.store().now_us()
+    return there / 1e6 - (before + time.time()) / 2
+
+
+def queue() -> Queue:
+    """Return what Redis holds, a few seconds old at most."""
+    found = fresh("queue", QUEUE_FRESH_SECONDS, _queue)
+    return found
+
+
+def _queue() -> Queue:
+    side, config = wiring.queue(), wiring.config()
+    try:
+        before = time.time()
+        skew = side.now_us() / 1e6 - (before + time.time()) / 2
+        workers = sorted(side.workers())
+        named = Tenant.objects.using(store.alias()).exclude(pool="").order_by().values_list("pool", flat=True).distinct()
+        pools = list(dict.fromkeys([config.default_pool, *(pool for worker in workers for pool in worker.pools),
+                                    *named[:MOST_POOLS]]))[:MOST_POOLS]
+        backlog: dict[str, int] = {}
+        capped: set[str] = set()
+        for lane in range(config.lanes):
+            for pool in pools:
+                for tenant, waiting in side.backlog(lane, pool).items():
+                    backlog[tenant] = backlog.get(tenant, 0) + waiting
+            capped.update(side.capped(lane, pools, MOST_TENANTS)[1])
+    except QueueUnavailable:
+        return Queue(away=True)
+    return Queue(
+        backlog={tenant: waiting for tenant, waiting in backlog.items() if waiting > 0}, capped=sorted(capped),
+        workers=workers[:MOST_WORKERS], more_workers=max(0, len(workers) - MOST_WORKERS),
+        slots=sum(worker.concurrency for worker in workers), skew_seconds=skew)
+
+
+def ahead(tenant: str | None) -> Ahead:
+    """Return the executions of the next 24 h, counted anew every five minutes."""
+    return fresh(f"ahead:{tenant}", FORECAST_FRESH_SECONDS, lambda: _ahead(forecasting.load(tenant)))
+
+
+def _ahead(found: forecasting.Forecast) -> Ahead:
+    tenants = sorted(((slug, sum(minutes), max(minutes)) for slug, minutes in found.tenants.items()),
+                     key=lambda row: (-row[2], row[0]))
+    return Ahead(found.start, found.total, found.peaks, tenants[:MOST_TENANTS], max(0, len(tenants) - MOST_TENANTS))
