@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from chrono_beat.core.alerts import Finding, OpenAlert, Over
 from chrono_beat.core.crowding import TenantLoad
 from chrono_beat.core.deliveries import Cancelled, Delivery, Hold, Outcome, Parked, Reaped, Running, Settlement
 from chrono_beat.core.findings import JobName, RetryHold
@@ -420,3 +421,39 @@ class QueueStore(Protocol):
 
     def server_facts(self) -> dict[str, str]:
         """Return version, maxmemory policy, replication id and mode, for the doctor."""
+
+
+class AlertStore(Protocol):
+    """Where alerts are kept. Each method is one transaction; instants are microseconds since the epoch."""
+
+    def note_alerts(self, noticed: Sequence[Finding | Over], now_us: int) -> None:
+        """Write findings down: one open alert for each kind, tenant and subject; an `Over` closes it."""
+
+    def close_quiet_alerts(self, before_us: int, now_us: int) -> None:
+        """Close those that were not noticed since."""
+
+    def claim_alert(self, now_us: int, every_us: int, claim_us: int) -> OpenAlert | None:
+        """Take an alert that is to be told, for so long; None: there is none.
+
+        It is open, not muted, was noticed since it was last told, *every_us* or longer ago, and nobody else has claimed
+        it. Of several who ask at once one gets it.
+        """
+
+    def alert_told(self, alert: OpenAlert, now_us: int) -> None:
+        """Note that a claimed alert has been told with its count."""
+
+    def alert_failed(self, alert: OpenAlert, told_to: Iterable[str], again_us: int) -> None:
+        """Note who has been told, and from when on the others are tried again."""
+
+
+class AlertSender(Protocol):
+    """A way to tell somebody of an alert."""
+
+    name: str
+
+    def send(self, alert: OpenAlert) -> None:
+        """Tell of an alert, or do nothing where nobody is to be told this way. It takes a few seconds at most.
+
+        Raises:
+            Exception: of any kind; it is tried again later.
+        """

@@ -23,7 +23,7 @@ from chrono_beat.core.callback import HttpTarget
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import MisconfiguredError, QueueUnavailable
 from chrono_beat.host_clock import SystemClock
-from chrono_beat.ports import JobStore, MessageSender, QueueStore
+from chrono_beat.ports import AlertStore, JobStore, MessageSender, QueueStore
 from chrono_beat_django import conf
 
 if TYPE_CHECKING:
@@ -80,6 +80,14 @@ def store() -> JobStore:
     return _part("store", build)
 
 
+def alert_store() -> AlertStore:
+    """Return where alerts are kept."""
+    from chrono_beat_django.models import Alert
+    from chrono_beat_django.store.alerts import DjangoAlertStore
+
+    return DjangoAlertStore(router.db_for_write(Alert), _above("alert_senders").closed)
+
+
 def http_target(job_id: str, execution_id: str) -> HttpTarget | None:
     """Return what a worker needs to call the HTTP target of a job; None where the job has none.
 
@@ -91,7 +99,7 @@ def http_target(job_id: str, execution_id: str) -> HttpTarget | None:
     return http_targets.read(job_id, execution_id)
 
 
-ROLES = ("dispatch", "record", "reap", "audit", "keep", "relay")
+ROLES = ("dispatch", "record", "reap", "audit", "keep", "relay", "alert")
 
 
 def services(
@@ -110,6 +118,7 @@ def services(
         ValueError: a role is unknown.
     """
     # Here and not above, since workers load this module, too, and run none of these.
+    from chrono_beat.services.alerts import Alerts
     from chrono_beat.services.audit import Audit
     from chrono_beat.services.dispatcher import Dispatcher
     from chrono_beat.services.failures import FailureWatch
@@ -147,7 +156,10 @@ def services(
         made["relay"] = [Relay(jobs_side, redis_side, sender, clock, settings, member=member)]
     if "record" in roles:
         made["record"] = [Recorder(jobs_side, redis_side, clock, settings, reader=member)]
-    # The order in which they stop: who fires first, who writes down what became of it last.
+    if "alert" in roles:
+        ways = _above("alert_senders")
+        made["alert"] = [Alerts(jobs_side, alert_store(), ways.senders(settings), clock, settings)]
+    # The order in which they stop: who fires first, who writes down what became of it, and what of it is an alert, last.
     return Runner([service for part in made.values() for service in part], clock, at_thread_end=connections.close_all)
 
 
@@ -197,6 +209,11 @@ def executions() -> Any:
 def dead_letters() -> Any:
     """Return the functions on dead letters, :mod:`chrono_beat_django.dead_letters`."""
     return _above("dead_letters")
+
+
+def alerts() -> Any:
+    """Return the functions on alerts, :mod:`chrono_beat_django.alerts`."""
+    return _above("alerts")
 
 
 def keys() -> Any:

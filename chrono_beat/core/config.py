@@ -53,6 +53,8 @@ class Config:
         http_allowed_addresses: networks that may be called although they are not public, such as "10.1.0.0/16".
         default_tenant: tenant of jobs that name none.
         retention_days: days for which finished executions are kept.
+        alert_every: seconds between two messages of the same alert.
+        alert_emails: addresses of operators; they are told of every alert.
         wiring: dotted name of the composition root.
     """
 
@@ -88,6 +90,8 @@ class Config:
     http_allowed_addresses: tuple[str, ...] = ()
     default_tenant: str = "default"
     retention_days: int = 30
+    alert_every: float = 900.0
+    alert_emails: tuple[str, ...] = ()
     wiring: str = "chrono_beat_django.wiring"
 
 
@@ -98,6 +102,7 @@ _AT_LEAST = {
     "stop_grace": 0.1, "reap_cap": 1, "reap_every": 0.05, "no_worker_after": 1, "replace_grace": 0, "record_batch": 1,
     "audit_rate": 1, "max_payload": 1,
     "failure_window": 1, "failure_minimum": 1, "retry_hold": 1, "retention_days": 1,
+    "alert_every": 1,
 }
 _AT_MOST = {"partitions": MAX_PARTITIONS, "lanes": MAX_LANES, "horizon": 600, "publish_batch": 1000, "claim_batch": 10_000}
 _RELATIONS = (

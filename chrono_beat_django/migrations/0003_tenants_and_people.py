@@ -124,6 +124,10 @@ class Migration(migrations.Migration):
                 ('first_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), default=django.utils.timezone.now)),
                 ('last_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), default=django.utils.timezone.now)),
                 ('told_at', models.DateTimeField(blank=True, help_text='When it was last sent.', null=True)),
+                ('told_count', models.PositiveIntegerField(db_default=0, default=0, editable=False, help_text='The count that was sent.')),
+                ('told_to', models.TextField(blank=True, db_default='', default='', editable=False, help_text='Ways by which the present message has gone already.')),
+                ('attempts', models.PositiveIntegerField(db_default=0, default=0, editable=False, help_text='Attempts at the present message.')),
+                ('claimed_until', models.DateTimeField(blank=True, editable=False, help_text='Until then somebody sends it, or it waits after a failure.', null=True)),
                 ('closed_at', models.DateTimeField(blank=True, help_text='When it was over, or somebody said so.', null=True)),
             ],
             options={

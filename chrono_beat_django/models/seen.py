@@ -60,6 +60,11 @@ class Alert(models.Model):
     first_at = models.DateTimeField(default=now, db_default=Now())
     last_at = models.DateTimeField(default=now, db_default=Now())
     told_at = instant(help_text="When it was last sent.")
+    told_count = models.PositiveIntegerField(editable=False, help_text="The count that was sent.", **both(0))
+    told_to = models.TextField(
+        blank=True, editable=False, help_text="Ways by which the present message has gone already.", **both(""))
+    attempts = models.PositiveIntegerField(editable=False, help_text="Attempts at the present message.", **both(0))
+    claimed_until = instant(editable=False, help_text="Until then somebody sends it, or it waits after a failure.")
     closed_at = instant(help_text="When it was over, or somebody said so.")
 
     class Meta:

@@ -8,6 +8,7 @@ import click
 
 from chrono_beat.celery.commands import (
     ahead,
+    alerts,
     dead,
     doctor,
     executions,
@@ -32,6 +33,7 @@ chrono.add_command(run.run)
 chrono.add_command(jobs.jobs)
 chrono.add_command(executions.executions)
 chrono.add_command(dead.dead)
+chrono.add_command(alerts.alerts)
 chrono.add_command(keys.keys)
 chrono.add_command(tenants.tenants)
 chrono.add_command(sync.sync)

@@ -14,7 +14,7 @@ from chrono_beat import telemetry
 from chrono_beat.celery.commands.output import UNHEALTHY, WRONG_INPUT, command, fail, root
 from chrono_beat.celery.relay_sender import CelerySender
 
-ROLES = ("dispatch", "record", "reap", "audit", "keep", "relay")
+ROLES = ("dispatch", "record", "reap", "audit", "keep", "relay", "alert")
 
 
 def chosen_roles(text: str) -> tuple[str, ...]:

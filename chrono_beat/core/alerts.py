@@ -1,0 +1,226 @@
+"""What somebody is to be told of: which events are findings, how they are merged, when they are told, and in which words.
+
+Findings that agree in kind, tenant and subject are one alert with a count, from the first until it is over. An alert is
+told when it is new, and again at most once in the quiet time, and only if it was noticed again meanwhile: 10,000 dead
+letters are one row for each tenant and reason, and a handful of messages.
+
+Texts are made of codes, names and numbers alone; arguments, errors and results never go into them. What a tenant is told
+holds nothing of another tenant.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+MAX_SUBJECT = 255
+MAX_WAITING = 1_000
+"""Different findings that a process keeps in memory until they are written down; what is beyond is counted."""
+
+MAX_ATTEMPTS = 10
+"""Attempts at one telling before those senders that still fail are left out of it."""
+
+SHORTEST_BACKOFF_US = 10_000_000
+LONGEST_BACKOFF_US = 3_600_000_000
+CLAIM_US = 120_000_000
+"""For so long nobody else sends what was claimed; whoever died in between is followed after it."""
+
+QUIET_CLOSES_US = 86_400_000_000
+"""An alert that nothing ends is over when it was not noticed for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that was noticed.
+
+    Args:
+        kind: one of KINDS.
+        tenant: whose; "" for the deployment's.
+        subject: what it is about, where a tenant can have several: a job, a reason, a task.
+        count: how often.
+        detail: what the text says, as JSON can hold it.
+    """
+
+    kind: str
+    tenant: str
+    subject: str
+    count: int
+    detail: Mapping[str, Any]
+
+
+class Over(NamedTuple):
+    """An alert that is over."""
+
+    kind: str
+    tenant: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAlert:
+    """An alert as it is told.
+
+    Args:
+        id: of its row.
+        kind, tenant, subject, count, detail: as in a finding; count from the first on.
+        first_at, last_at: when it was noticed first and last.
+        told_to: senders that have been given this telling already.
+        attempts: attempts at this telling before this one.
+        claim: until when it is the claimer's, microseconds since the epoch; what tells its claim from others.
+    """
+
+    id: int
+    kind: str
+    tenant: str
+    subject: str
+    count: int
+    detail: Mapping[str, Any]
+    first_at: datetime
+    last_at: datetime
+    told_to: frozenset[str]
+    attempts: int
+    claim: int
+
+
+class Kind(NamedTuple):
+    """What an alert says; {name} stands for a value of its detail, {secret_name} for one that operators alone may see."""
+
+    title: str
+    says: str
+    mend: str
+    says_operator: str = ""
+
+
+KINDS: dict[str, Kind] = {
+    "dead_letter": Kind(
+        "dead letters", "Executions failed for good, reason {reason}.",
+        "See `chrono dead list`, mend the cause, then replay or discard them."),
+    "skipped": Kind(
+        "job skips", "Job {job_id}: {times} occurrences in a row found the one before still active.",
+        "Its runs take longer than its period, or one hangs: see `chrono executions list`; set max_duration or a longer period."),
+    "missed": Kind(
+        "missed window", "Job {name}: occurrences passed without being fired.",
+        "See what held the dispatchers back (`chrono doctor`); a backfill runs what is still wanted."),
+    "publish_missed": Kind(
+        "missed window", "Lane {lane}: occurrences were claimed in time and published too late for their misfire policy.",
+        "See whether Redis was away or a dispatcher stood still (`chrono doctor`)."),
+    "retries_held": Kind(
+        "failure rate", "{failed} of {ended} runs failed; retries wait.",
+        "See `chrono executions list --state failed`; retries go on by themselves when the hold is over."),
+    "lateness": Kind(
+        "lateness objective broken", "The 99th percentile of lateness is {p99} s, the objective is {objective} s.",
+        "See whether the cap (max_running) holds back the work, or workers are too few."),
+    "no_worker": Kind(
+        "no worker", "Pool {pool}: {jobs} jobs will soon be due, and no live worker knows their task {task}.",
+        "Start a worker of that pool with that task, or correct the jobs."),
+    "no_owner": Kind(
+        "partitions without owner", "{partitions} partitions have no dispatcher: their jobs do not fire.",
+        "Start `chrono run` with the role dispatch, or see why it cannot reach the database."),
+    "clock_skew": Kind(
+        "clock skew", "The clock of {of} differs from a host's by {skew} s, more than SKEW_MARGIN.",
+        "Let NTP set the clocks of the database, Redis and the hosts."),
+    "duplicates": Kind(
+        "duplicate deliveries", "{duplicates} of {deliveries} deliveries were not the first of their execution: more than usual.",
+        "See whether workers die or stand still (out of memory, deployments without a warm stop)."),
+    "reap_cap": Kind(
+        "reaps", "Lane {lane}: executions lost their workers too often and were given up.",
+        "See which task kills its worker (`chrono dead list --reason reap_cap`)."),
+    "crowded": Kind(
+        "crowded", "Its work starts later than usual ({p99} s at the 99th percentile, usually {usual} s).",
+        "More workers, or another pool for it.", "The load of tenant {secret_by} rose at the same time."),
+    "quarantined": Kind(
+        "job cannot be planned", "Job {name} has left the due index, since it cannot be planned.",
+        "See `chrono jobs show`, and correct it."),
+    "overflow": Kind(
+        "alerts left out", "A process noticed more different things than it may keep; some were counted only.",
+        "See its log."),
+}
+
+
+def _seconds(us: float) -> float:
+    return round(us / 1e6, 3)
+
+
+def noticed(event: str, of: Mapping[str, Any], skew_margin_us: int) -> Finding | Over | None:
+    """Say what an event of :mod:`chrono_beat.telemetry` means for alerts; None for nothing.
+
+    Args:
+        event, of: name and fields.
+        skew_margin_us: by how much clocks may differ.
+    """
+    read = _BY_EVENT.get(event)
+    if read is None or event == "clock_skew" and abs(of["skew_us"]) <= skew_margin_us:
+        return None
+    return read(of)
+
+
+_BY_EVENT: dict[str, Callable[[Mapping[str, Any]], Finding | Over]] = {
+    "dead_lettered": lambda of: Finding("dead_letter", of["tenant"], of["reason"], of["count"], {"reason": of["reason"]}),
+    "skipped_in_a_row": lambda of: Finding(
+        "skipped", of["tenant"], of["job_id"], 1, {"job_id": of["job_id"], "times": of["count"]}),
+    "missed": lambda of: Finding("missed", of["tenant"], of["job_id"], of["count"], {"name": of["name"]}),
+    "publish_missed": lambda of: Finding(
+        "publish_missed", "", f"lane {of['lane']}", len(of["execution_ids"]), {"lane": of["lane"]}),
+    "retries_held": lambda of: Finding("retries_held", of["tenant"], "", 1, {"failed": of["failed"], "ended": of["ended"]}),
+    "retries_released": lambda of: Over("retries_held", of["tenant"], ""),
+    "lateness_objective_broken": lambda of: Finding(
+        "lateness", of["tenant"], "", 1, {"p99": _seconds(of["p99_us"]), "objective": _seconds(of["objective_us"])}),
+    "lateness_objective_met": lambda of: Over("lateness", of["tenant"], ""),
+    "no_worker": lambda of: Finding(
+        "no_worker", "", f"{of['pool']} {of['task']}"[:MAX_SUBJECT], 1,
+        {"pool": of["pool"], "task": of["task"], "jobs": of["jobs"]}),
+    "worker_found": lambda of: Over("no_worker", "", f"{of['pool']} {of['task']}"[:MAX_SUBJECT]),
+    "clock_skew": lambda of: Finding("clock_skew", "", of["of"], 1, {"of": of["of"], "skew": _seconds(of["skew_us"])}),
+    "duplicates_high": lambda of: Finding(
+        "duplicates", of["tenant"], "", 1, {"duplicates": of["duplicates"], "deliveries": of["deliveries"]}),
+    "duplicates_usual": lambda of: Over("duplicates", of["tenant"], ""),
+    "reap_capped": lambda of: Finding("reap_cap", "", f"lane {of['lane']}", len(of["reaped"]), {"lane": of["lane"]}),
+    "crowded": lambda of: Finding(
+        "crowded", of["tenant"], "", 1,
+        {"p99": _seconds(of["p99_us"]), "usual": _seconds(of["usual_us"]), "secret_by": of["by"]}),
+    "uncrowded": lambda of: Over("crowded", of["tenant"], ""),
+    "quarantined": lambda of: Finding("quarantined", of["tenant"], of["job_id"], 1, {"name": of["name"]}),
+}
+
+
+def merged(one: Finding | Over | None, other: Finding | Over) -> Finding | Over:
+    """Return two findings of one alert as one, the later one's words with both counts; an end forgets what was before."""
+    if isinstance(one, Finding) and isinstance(other, Finding):
+        return replace(other, count=one.count + other.count)
+    return other
+
+
+def backoff_us(attempts: int) -> int:
+    """Return how long a telling waits that failed so often."""
+    return int(min(SHORTEST_BACKOFF_US << min(max(attempts - 1, 0), 16), LONGEST_BACKOFF_US))
+
+
+def title(alert: Finding | OpenAlert) -> str:
+    """Return an alert in one line."""
+    whose = f" of tenant {alert.tenant}" if alert.tenant else ""
+    return f"{KINDS[alert.kind].title}{whose}"
+
+
+def text(alert: Finding | OpenAlert, *, operator: bool) -> str:
+    """Say what, whose, how often, since when and what to do.
+
+    Args:
+        alert: what.
+        operator: for the operator of the deployment; a tenant is told nothing of others.
+    """
+    kind = KINDS[alert.kind]
+    lines = [kind.says.format_map(alert.detail)]
+    if operator and kind.says_operator:
+        lines.append(kind.says_operator.format_map(alert.detail))
+    if alert.tenant:
+        lines.append(f"Tenant: {alert.tenant}.")
+    if isinstance(alert, OpenAlert):
+        lines.append(f"Noticed {alert.count} times since {alert.first_at:%Y-%m-%d %H:%M:%S}Z, "
+                     f"last at {alert.last_at:%Y-%m-%d %H:%M:%S}Z.")
+    return "\n".join([*lines, kind.mend])
+
+
+def shown_detail(alert: OpenAlert) -> dict[str, Any]:
+    """Return the detail that a tenant may see."""
+    return {name: value for name, value in alert.detail.items() if not name.startswith("secret_")}

@@ -1,0 +1,310 @@
+"""Alerts: noted once, told once, to whom they concern, whatever fails meanwhile."""
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from django.core import mail
+from django.utils.timezone import now
+
+from chrono_beat import telemetry
+from chrono_beat.core import alerts as rules
+from chrono_beat.core.alerts import Finding, Over
+from chrono_beat.core.config import Config
+from chrono_beat.core.errors import InvalidInput, NotFound, StoreUnavailable
+from chrono_beat.services.alerts import Alerts, Inbox
+from chrono_beat.targets import http
+from chrono_beat.testing.clock import ManualClock
+from chrono_beat_django import alert_senders, alerts
+from chrono_beat_django.models import Alert, AlertMute, Tenant
+from chrono_beat_django.signals import alert_closed, alert_raised
+from chrono_beat_django.store import definitions
+from chrono_beat_django.store.alerts import DjangoAlertStore
+
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+START = 1_800_000_000 * SECOND
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Way:
+    """Remembers what it was given; fails while it is told to."""
+
+    def __init__(self, name="way"):
+        self.name, self.told, self.broken = name, [], False
+
+    def send(self, alert):
+        if self.broken:
+            raise OSError("password=hunter2")
+        self.told.append(alert)
+
+
+class Deployment:
+    """Processes with the role alert on one database, whose clock goes by hand."""
+
+    def __init__(self, *ways, processes=1):
+        self.now_us, self.leases, self.clock = START, [], ManualClock()
+        jobs = SimpleNamespace(now_us=lambda: self.now_us, partitions=lambda: self.leases)
+        self.store = DjangoAlertStore(definitions.alias(), alert_senders.closed)
+        self.services = [
+            Alerts(jobs, self.store, ways, self.clock, Config(alert_every=900)) for _ in range(processes)]
+
+    def notice(self, *found):
+        for each in found:
+            self.services[0].inbox.add(each)
+
+    def step(self, later_us=0):
+        self.now_us += later_us
+        self.clock.advance(us=later_us)
+        for service in self.services:
+            service.step(self.clock.monotonic_us())
+
+
+def dead(count=1, tenant="acme", reason="error"):
+    return Finding("dead_letter", tenant, reason, count, {"reason": reason})
+
+
+@pytest.fixture
+def way():
+    return Way()
+
+
+def test_ten_thousand_dead_letters_are_one_row_for_each_reason_and_few_messages(way):
+    deployment = Deployment(way)
+
+    for _ in range(10):
+        for _ in range(500):
+            deployment.notice(dead(), dead(reason="timeout"))
+        deployment.step(SECOND)
+
+    assert sorted(Alert.objects.values_list("subject", "count")) == [("error", 5_000), ("timeout", 5_000)]
+    assert len(way.told) == 2
+
+
+def test_an_alert_is_told_again_after_the_quiet_time_only_if_it_was_noticed_again(way):
+    deployment = Deployment(way)
+    deployment.notice(dead())
+    deployment.step()
+    deployment.step(16 * MINUTE)
+    assert len(way.told) == 1
+
+    deployment.notice(dead())
+    deployment.step()
+
+    assert [alert.count for alert in way.told] == [1, 2]
+
+
+def test_of_several_processes_one_tells(way):
+    deployment = Deployment(way, processes=3)
+    deployment.notice(dead())
+
+    deployment.step()
+    deployment.step(MINUTE)
+
+    assert len(way.told) == 1
+
+
+def test_whoever_dies_between_claim_and_sending_is_followed_by_another(way):
+    deployment = Deployment(way)
+    deployment.store.note_alerts([dead()], START)
+    assert deployment.store.claim_alert(START, 900 * SECOND, rules.CLAIM_US)
+    deployment.step(MINUTE)
+    assert not way.told
+
+    deployment.step(2 * MINUTE)
+
+    assert len(way.told) == 1
+
+
+def test_a_way_that_fails_is_tried_again_and_keeps_no_other_from_it(way, caplog):
+    broken = Way("broken")
+    broken.broken = True
+    deployment = Deployment(broken, way)
+    deployment.notice(dead())
+
+    deployment.step()
+    deployment.step(SECOND)
+    assert len(way.told) == 1
+    broken.broken = False
+    deployment.step(MINUTE)
+
+    assert (len(broken.told), len(way.told)) == (1, 1)
+    assert "hunter2" not in caplog.text
+    assert Alert.objects.get().told_count == 1
+
+
+def test_a_way_that_never_works_is_given_up_for_that_message():
+    broken = Way()
+    broken.broken = True
+    deployment = Deployment(broken)
+    deployment.notice(dead())
+
+    for _ in range(rules.MAX_ATTEMPTS):
+        deployment.step(rules.LONGEST_BACKOFF_US)
+
+    assert Alert.objects.get().told_at is not None
+
+
+def test_findings_are_kept_while_the_database_is_away(way, monkeypatch):
+    deployment = Deployment(way)
+    deployment.notice(dead(2))
+
+    def away(*_):
+        raise StoreUnavailable("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deployment.store, "note_alerts", away)
+        with pytest.raises(StoreUnavailable):
+            deployment.step()
+    deployment.notice(dead(3))
+    deployment.step()
+
+    assert Alert.objects.get().count == 5
+
+
+def test_what_is_over_is_closed_and_comes_again_as_a_new_alert(way):
+    heard = []
+    deployment = Deployment(way)
+    held = Finding("retries_held", "acme", "", 1, {"failed": 9, "ended": 10})
+
+    def closed(alert, **_):
+        heard.append(alert.kind)
+
+    alert_closed.connect(closed)
+    try:
+        for found in (held, Over("retries_held", "acme", ""), held):
+            deployment.notice(found)
+            deployment.step(SECOND)
+    finally:
+        alert_closed.disconnect(closed)
+
+    assert heard == ["retries_held"]
+    assert Alert.objects.count() == len(way.told) == 2
+
+
+def test_what_nothing_ends_is_over_when_it_was_quiet_for_a_day(way):
+    deployment = Deployment(way)
+    deployment.notice(dead())
+    deployment.step()
+
+    deployment.step(rules.QUIET_CLOSES_US + MINUTE)
+
+    assert not alerts.list("acme")
+
+
+def test_partitions_without_owner_for_long_are_an_alert_until_they_have_one(way):
+    deployment = Deployment(way)
+    deployment.leases = [SimpleNamespace(owner="", expires_us=0), SimpleNamespace(owner="a", expires_us=START + 10**12)]
+    deployment.step()
+    assert not Alert.objects.exists()
+    deployment.step(40 * SECOND)
+    assert way.told[0].detail == {"partitions": 1}
+
+    deployment.leases = deployment.leases[1:]
+    deployment.step(MINUTE)
+
+    assert Alert.objects.get().closed_at
+
+
+def test_muted_alerts_are_noted_and_sent_after_the_mute(way):
+    mute = alerts.mute("dead_letter", "acme", lasting=timedelta(days=36_500), note="known", actor="ann")
+    deployment = Deployment(way)
+    deployment.notice(dead(), dead(tenant="other"))
+    deployment.step()
+    assert [alert.tenant for alert in way.told] == ["other"]
+    assert [found.id for found in alerts.mutes()] == [mute.id]
+
+    alerts.unmute(mute.id)
+    deployment.step(SECOND)
+
+    assert [alert.tenant for alert in way.told] == ["other", "acme"]
+    assert not AlertMute.objects.exists()
+
+
+def test_wrong_input_is_refused_by_name():
+    with pytest.raises(InvalidInput, match="dead_letter"):
+        alerts.mute("deadletter")
+    with pytest.raises(InvalidInput):
+        alerts.list(kind="x")
+    for call in (alerts.unmute, alerts.close):
+        with pytest.raises(NotFound):
+            call(7)
+
+
+def test_an_alert_can_be_closed_by_hand():
+    alert = Alert.objects.create(kind="missed", tenant="acme", subject="job")
+
+    assert alerts.close(alert.id).closed_at <= now()
+    assert list(alerts.list("acme", open_only=False)) == [alert]
+
+
+def test_a_tenant_is_told_that_it_is_crowded_and_not_by_whom(monkeypatch):
+    Tenant.objects.create(slug="acme", alert_email="ops@acme.example", alert_url="https://acme.example/hook",
+                          webhook_secret="whsec_c2VjcmV0")
+    posted, heard = [], []
+    monkeypatch.setattr(http, "call", lambda target, of, config: posted.append((target, of)))
+    config = Config(alert_emails=("operator@example.org",))
+    deployment = Deployment(*alert_senders.senders(config))
+
+    def raised(alert, **_):
+        heard.append(alert.kind)
+
+    alert_raised.connect(raised)
+    try:
+        deployment.notice(rules.noticed(
+            "crowded", {"tenant": "acme", "by": "loudneighbour", "p99_us": 5 * SECOND, "usual_us": SECOND}, 0))
+        deployment.step()
+    finally:
+        alert_raised.disconnect(raised)
+
+    said = {message.to[0]: message.subject + message.body for message in mail.outbox}
+    [(target, of)] = posted
+    assert "loudneighbour" in said["operator@example.org"]
+    assert "loudneighbour" not in said["ops@acme.example"] + target.body
+    assert "99th" in said["ops@acme.example"]
+    assert target.secrets == ("whsec_c2VjcmV0",)
+    assert of.idempotency_key == f"alert-{Alert.objects.get().id}-1"
+    assert heard == ["crowded"]
+
+
+def test_a_tenants_addresses_get_nothing_of_another_or_of_the_deployment():
+    Tenant.objects.create(slug="acme", alert_email="ops@acme.example")
+    deployment = Deployment(*alert_senders.senders(Config()))
+    deployment.notice(dead(tenant="other"), Finding("no_owner", "", "", 1, {"partitions": 2}))
+
+    deployment.step()
+
+    assert not mail.outbox
+
+
+def test_every_event_that_is_read_is_in_the_table_and_every_text_can_be_made():
+    assert rules._BY_EVENT.keys() <= telemetry.EVENTS.keys()
+    for event, read in rules._BY_EVENT.items():
+        fields = {name: ["x"] if name in ("execution_ids", "reaped") else 7 if name.endswith("_us") or name == "count" else "x"
+                  for name in telemetry.EVENTS[event].fields}
+        found = read(fields)
+        if isinstance(found, Finding):
+            assert "{" not in rules.title(found) + rules.text(found, operator=True) + rules.text(found, operator=False)
+        else:
+            assert found.kind in rules.KINDS
+
+
+def test_clocks_may_differ_by_the_margin():
+    inbox = Inbox(SECOND)
+    inbox.observe("clock_skew", {"of": "redis", "skew_us": -SECOND})
+    assert inbox.take() == []
+
+    inbox.observe("clock_skew", {"of": "redis", "skew_us": -2 * SECOND})
+
+    assert inbox.take()[0].detail == {"of": "redis", "skew": -2.0}
+
+
+def test_what_waits_in_memory_is_bounded():
+    inbox = Inbox(0)
+    for number in range(rules.MAX_WAITING + 5):
+        inbox.add(dead(reason=str(number)))
+
+    waiting = inbox.take()
+
+    assert len(waiting) == rules.MAX_WAITING + 1
+    assert waiting[-1].count == 5
