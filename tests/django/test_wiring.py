@@ -106,7 +106,8 @@ def test_services_stop_in_the_order_in_which_work_flows(layout):
     names = [service.name for service in wiring.services(name="me").services]
 
     assert names[0] == "planner"
-    assert names[-9:] == ["audit", "repairs", "watch", "keeper", "failures", "norms", "zones", "reaper", "recorder"]
+    assert names[-10:] == [
+        "audit", "repairs", "watch", "keeper", "failures", "norms", "zones", "reaper", "recorder", "alerts"]
 
 
 @pytest.mark.parametrize(("roles", "names"), [
