@@ -1,19 +1,13 @@
-"""Fixtures that every kind of test may use: real servers, one of each for a test process.
-
-Zone data come from the package ``tzdata`` alone, so that a test sees the same transitions on every machine.
-"""
+"""Fixtures that every kind of test may use: real servers, one of each for a test process."""
 
 import itertools
 import os
-import zoneinfo
 from collections.abc import Iterator
 
 import pytest
 import redis
 
 from chrono_beat.testing.servers import PostgresServer, RedisServer, ServerUnavailable
-
-zoneinfo.reset_tzpath(to=())
 
 
 def started(server):

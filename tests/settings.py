@@ -1,11 +1,18 @@
-"""Django's settings for all tests: SQLite in a file, or the PostgreSQL that CHRONO_TEST_DSN names."""
+"""Django's settings for all tests: SQLite in a file, or the PostgreSQL that CHRONO_TEST_DSN names.
+
+Zone data come from the package ``tzdata`` alone, so that a test sees the same transitions on every machine. That is set
+here, before any app is loaded: some of them list all zones once, and look each up later.
+"""
 import atexit
 import os
 import shutil
 import tempfile
+import zoneinfo
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+zoneinfo.reset_tzpath(to=())
 
 SQLITE_OPTIONS = {
     "timeout": 20,
