@@ -17,6 +17,7 @@ from django.db import connections
 from chrono_beat import __version__
 from chrono_beat.core import ids
 from chrono_beat.core.errors import ChronoError, QueueUnavailable, StoreUnavailable
+from chrono_beat.core.targets import relay_pool
 from chrono_beat_django import wiring
 from chrono_beat_django.models import Execution, Job, Tenant
 from chrono_beat_django.store import layout
@@ -169,8 +170,11 @@ def _pools_in_use() -> set[str]:
 
 
 def _workers() -> Iterator[Finding]:
-    workers = wiring.queue().workers()
-    drawn = {pool for worker in workers for pool in worker.pools}
+    reports = wiring.queue().workers()
+    # A relay draws the pool of messages and runs no tasks.
+    relays = relay_pool(wiring.config())
+    workers = [report for report in reports if list(report.pools) != [relays]]
+    drawn = {pool for report in reports for pool in report.pools}
     unserved = sorted(_pools_in_use() - drawn)
     if unserved:
         yield Finding(
@@ -178,7 +182,8 @@ def _workers() -> Iterator[Finding]:
             f"start celery -A proj worker -Q celery,{','.join(unserved[:MOST_NAMED])}",
         )
     known = {task for worker in workers for task in worker.tasks}
-    wanted = set(Job.objects.unfinished().filter(paused=False).values_list("task", flat=True).distinct().order_by())
+    live = Job.objects.unfinished().filter(paused=False).exclude(target_kind="message")
+    wanted = set(live.values_list("task", flat=True).distinct().order_by())
     unknown = sorted(wanted - known) if workers else []
     if unknown:
         yield Finding(
