@@ -1,6 +1,7 @@
 """A job's history, a tenant's usage, API keys; and what every page of the admin costs."""
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.contrib.admin.utils import quote
@@ -9,34 +10,20 @@ from django.contrib.contenttypes.models import ContentType
 from django.urls import reverse
 
 from chrono_beat.core import ids
-from chrono_beat.core.config import Config
-from chrono_beat_django import jobs, keys, wiring
+from chrono_beat_django import jobs, keys
 from chrono_beat_django.models import ApiKey, Dispatcher, Execution, JobEvent, Rollup, Tenant
-from tests.django.fakes import RecordingQueue
+from tests.django import adminkit
+from tests.django.adminkit import NOON, at_noon, superuser
 from tests.django.test_admin_jobs import as_loaded, errors_of
 
 pytestmark = pytest.mark.django_db
 
-NOON = datetime(2026, 1, 7, 12, 0, 0, tzinfo=UTC)
 KEYS = "/admin/chrono_beat/apikey/"
 MOST_QUERIES = 20
 
-
-@pytest.fixture(autouse=True)
-def composition():
-    Tenant.objects.get_or_create(slug="default")
-    with wiring.override(queue=RecordingQueue(), now_us=lambda: ids.to_us(NOON), config=Config(partitions=8)):
-        yield
-
-
-@pytest.fixture
-def ada(client):
-    client.force_login(User.objects.create_superuser("ada"))
-    return client
-
-
-def create(name="nightly", **given):
-    return jobs.create(**{"name": name, "task": "shop.report", "cron": "0 3 * * *", "actor": "ada"} | given)
+composition = pytest.fixture(autouse=True)(at_noon)
+ada = pytest.fixture(superuser)
+create = partial(adminkit.create, actor="ada")
 
 
 def ran(job, minutes, **more):

@@ -5,35 +5,19 @@ import pytest
 from django.contrib.auth.models import Permission, User
 
 from chrono_beat.core import ids
-from chrono_beat.core.config import Config
-from chrono_beat_django import jobs, wiring
-from chrono_beat_django.models import Execution, Job, JobEvent, Tenant
-from tests.django.fakes import RecordingQueue
+from chrono_beat_django import jobs
+from chrono_beat_django.models import Execution, Job, JobEvent
+from tests.django.adminkit import NOON, at_noon, create, superuser
 from tests.django.test_admin_jobs import act, told
 
 pytestmark = pytest.mark.django_db
 
-NOON = datetime(2026, 1, 7, 12, 0, 0, tzinfo=UTC)           # a Wednesday
 JOBS = "/admin/chrono_beat/job/"
 EXECUTIONS = "/admin/chrono_beat/execution/"
 SPAN = {"start": "2026-01-05 00:00", "end": "2026-01-07 00:00", "limit": "1000", "pace": "", "token": "one"}
 
-
-@pytest.fixture(autouse=True)
-def composition():
-    Tenant.objects.get_or_create(slug="default")
-    with wiring.override(queue=RecordingQueue(), now_us=lambda: ids.to_us(NOON), config=Config(partitions=8)):
-        yield
-
-
-@pytest.fixture
-def ada(client):
-    client.force_login(User.objects.create_superuser("ada"))
-    return client
-
-
-def create(name="nightly", **given):
-    return jobs.create(**{"name": name, "task": "shop.report", "cron": "0 3 * * *"} | given)
+composition = pytest.fixture(autouse=True)(at_noon)
+ada = pytest.fixture(superuser)
 
 
 def ran(job, at, **more):

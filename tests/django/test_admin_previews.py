@@ -1,40 +1,23 @@
 """The preview beside a job's form: what it would do, before anything is saved."""
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.urls import reverse
 
 from chrono_beat.core import ids
-from chrono_beat.core.config import Config
-from chrono_beat_django import jobs, wiring
 from chrono_beat_django.edits import preview_edit
-from chrono_beat_django.models import Execution, Job, JobEvent, Tenant
-from tests.django.fakes import RecordingQueue
+from chrono_beat_django.models import Execution, Job, JobEvent
+from tests.django.adminkit import NOON, at_noon, create, superuser
 from tests.django.test_admin_jobs import as_loaded
 
 pytestmark = pytest.mark.django_db
 
-NOON = datetime(2026, 1, 7, 12, 0, 0, tzinfo=UTC)           # a Wednesday
 ADD = "/admin/chrono_beat/job/add/"
 TYPED = "/admin/chrono_beat/job/preview/"
 
-
-@pytest.fixture(autouse=True)
-def composition():
-    Tenant.objects.get_or_create(slug="default")
-    with wiring.override(queue=RecordingQueue(), now_us=lambda: ids.to_us(NOON), config=Config(partitions=8)):
-        yield
-
-
-@pytest.fixture
-def ada(client):
-    client.force_login(User.objects.create_superuser("ada"))
-    return client
-
-
-def create(**given):
-    return jobs.create(**{"name": "nightly", "task": "shop.report", "cron": "0 3 * * *"} | given)
+composition = pytest.fixture(autouse=True)(at_noon)
+ada = pytest.fixture(superuser)
 
 
 def page_of(job):
