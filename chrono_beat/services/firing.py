@@ -23,11 +23,11 @@ from collections.abc import Callable, Sequence
 from chrono_beat.core.clock import Clock, deadline_us
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.pace import Pace
 from chrono_beat.core.records import EARLY, MISSED, PUBLISHED, SKIPPED, VOIDED, PublishResult
 from chrono_beat.core.wheel import TICK_US
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.lanes import Lanes
-from chrono_beat.services.pace import Pace
 from chrono_beat.services.partitions import Partitions
 from chrono_beat.services.pending import Entry, Pending
 from chrono_beat.services.service import Service

@@ -1,5 +1,5 @@
 """A flood rests while others have work, and only then."""
-from chrono_beat.services.pace import FLOOD, OTHERS_COUNT_US, REST, Pace
+from chrono_beat.core.pace import FLOOD, OTHERS_COUNT_US, REST, Pace
 
 MS = 1_000
 
