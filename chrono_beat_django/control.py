@@ -42,18 +42,10 @@ def tell(job: Job, version: int) -> RunningList[Running]:
     return running
 
 
-def wake_dispatchers() -> None:
-    """Let the dispatchers look at the due index; they look by themselves each second."""
-    try:
-        wiring.queue().wake_dispatchers()
-    except QueueUnavailable:
-        pass
-
-
 def _carry_out(voids: RunningList[Void], running: RunningList[Running]) -> None:
     if not say(voids):
         return
-    wake_dispatchers()
+    wiring.wake_dispatchers()
     for void in voids:
         lane = ids.lane_of(void.tenant, wiring.config().lanes)
         running += settled(lambda lane=lane, void=void: wiring.queue().deliveries_of(lane, void.job_id, void.version))

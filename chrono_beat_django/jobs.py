@@ -142,7 +142,7 @@ def create_from(definition: JobDefinition, *, source: str = "api", actor: str | 
         plan_anew(job, valid, now_us)
         store.insert(job)
         store.write_event(job, "create", actor, now_us, {"after": _said(valid)})
-        transaction.on_commit(control.wake_dispatchers, using=store.alias())
+        transaction.on_commit(wiring.wake_dispatchers, using=store.alias())
     return job
 
 

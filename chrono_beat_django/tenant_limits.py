@@ -222,4 +222,4 @@ def _tell_moved(slug: str) -> None:
     rows = list(pending[:BATCH])
     while rows and control.say([Void(str(row.job_id), row.tenant, row.version) for row in rows]):
         rows = list(pending.filter(job_id__gt=rows[-1].job_id)[:BATCH])      # a dispatcher tells what is left out
-    control.wake_dispatchers()
+    wiring.wake_dispatchers()

@@ -201,7 +201,7 @@ def _resume(slug: str, back: _LookBack | None, actor: str | None) -> None:
     with transaction.atomic(using=store.alias()):
         found = _set_paused(slug, False)
     tell_limits(found)
-    control.wake_dispatchers()
+    wiring.wake_dispatchers()
 
 
 def _batches(slug: str, *, finished: bool, size: int = BATCH) -> Iterator[list[Job]]:
