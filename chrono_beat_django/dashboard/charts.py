@@ -51,7 +51,6 @@ class Chart:
     key: str
     title: str
     description: str
-    unit: str
     names: tuple[str, ...]
     lines: tuple[Line, ...]
     across: tuple[Mark, ...]
@@ -92,7 +91,7 @@ def chart(
         f"{name}: at most {written(max(points.values()))}{suffix}" if points else f"{name}: nothing"
         for name, points in merged)
     return Chart(
-        key, title, f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC. {highest}.", unit,
+        key, title, f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC. {highest}.",
         tuple(name for name, _ in values), lines,
         tuple(Mark(round(_x(part / TICKS), 1), _clock(start + (end - start) * part / TICKS, end - start))
               for part in range(TICKS + 1)),

@@ -113,7 +113,6 @@ def partitions(request: HttpRequest) -> HttpResponse:
     return _page(request, "partitions", now, {
         "leases": leases, "unowned": sum(not lease.held for lease in leases), "dispatchers": panels.dispatchers(now),
         "queue": queue, "skews": (("database", panels.database_skew()), ("Redis", queue.skew_seconds)),
-        "skew_warning": panels.SKEW_WARNING_SECONDS,
     })
 
 
