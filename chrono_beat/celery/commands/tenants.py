@@ -82,28 +82,21 @@ def show(context: click.Context, slug: str, machine: bool) -> None:
             click.echo(f"{key.ljust(22)} {value}")
 
 
-@tenants.command()
-@click.argument("slug")
-@limit_options
-@machine_option
-@click.pass_context
-@command
-def create(context: click.Context, slug: str, machine: bool, **given: Any) -> None:
-    """Create a tenant."""
-    made = facade(context).create(slug, **_given(given))
-    click.echo(as_json(facts(made)) if machine else f"created {made.slug}")
+def writing(name: str, help_text: str, done: str) -> None:
+    """Add a command that writes a tenant's share and limits."""
+    @tenants.command(name, help=help_text)
+    @click.argument("slug")
+    @limit_options
+    @machine_option
+    @click.pass_context
+    @command
+    def _write(context: click.Context, slug: str, machine: bool, **given: Any) -> None:
+        tenant = getattr(facade(context), name)(slug, **_given(given))
+        click.echo(as_json(facts(tenant)) if machine else f"{done} {tenant.slug}")
 
 
-@tenants.command()
-@click.argument("slug")
-@limit_options
-@machine_option
-@click.pass_context
-@command
-def update(context: click.Context, slug: str, machine: bool, **given: Any) -> None:
-    """Change a tenant's share and limits; what is not given stays."""
-    found = facade(context).update(slug, **_given(given))
-    click.echo(as_json(facts(found)) if machine else f"updated {found.slug}")
+writing("create", "Create a tenant.", "created")
+writing("update", "Change a tenant's share and limits; what is not given stays.", "updated")
 
 
 @tenants.command()
