@@ -24,7 +24,7 @@ from chrono_beat.core.clock import Clock, deadline_us
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.pace import Pace
-from chrono_beat.core.records import EARLY, MISSED, PUBLISHED, SKIPPED, VOIDED, PublishResult
+from chrono_beat.core.records import ALREADY, EARLY, MISSED, PUBLISHED, SKIPPED, VOIDED, PublishResult
 from chrono_beat.core.wheel import TICK_US
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.lanes import Lanes
@@ -41,6 +41,9 @@ SHORTEST_SLEEP_US = 200
 """Microseconds; the estimate of a server's clock creeps up to a due time, and each look costs something."""
 
 EARLY_RETRY_US = 20_000
+AGAIN_MARGIN_US = 500_000
+"""Microseconds beyond the start window until an edited job's execution that a worker has is offered once more."""
+
 APART_US = 1_000_000
 """Microseconds until an entry whose publishing failed as nobody expected is tried by itself."""
 
@@ -73,6 +76,7 @@ class Firing(Service):
         super().__init__("firing", clock, longest_backoff_us=LONGEST_BACKOFF_US)
         self._queue = queue
         self._batch = config.publish_batch
+        self._again_us = round(config.start_window * 1_000_000) + AGAIN_MARGIN_US
         self._lease_us = round(config.partition_lease_ttl * 1_000_000)
         self._margin_us = round(config.skew_margin * 1_000_000)
         self._pending = pending
@@ -131,9 +135,10 @@ class Firing(Service):
         edition, taken = self._pending.edition, self._pending.take(lane, self._batch, pace.left_out(now_us))
         epochs = holding.epochs
         # Rule 4, and the epoch: only what was read under what still holds. The rest is somebody else's, or read anew.
-        batch = [e for e in taken if e.generation == generation and epochs.get(e.partition) == e.epoch]
+        batch = [e for e in taken if e.generation == generation and epochs.get(e.partition) == e.epoch
+                 and not 0 < e.again_until_us < reached_us]
         if len(batch) < len(taken):
-            emit("dropped", lane=lane, why="its epoch or generation is over", count=len(taken) - len(batch))
+            emit("dropped", lane=lane, why="its epoch, generation or time is over", count=len(taken) - len(batch))
         if not batch:
             return bool(taken)
         try:
@@ -184,6 +189,12 @@ class Firing(Service):
             self._pending.add(early, not_before_us=at_us + EARLY_RETRY_US)
             emit("publish_early", lane=lane, count=len(early))
             self._ask_lanes()
+        if ALREADY in replies:
+            # A worker may have an older version, not begun (rule 7). Given back it is void, so the new one is offered once
+            # more when the start window is over (rule 10); later than that its tombstone may be gone (rule 2).
+            again = [entry._replace(again_until_us=at_us + UNSURE_US) for entry, reply in zip(batch, replies, strict=True)
+                     if reply == ALREADY and entry.item.version > 1 and not entry.again_until_us]
+            self._pending.add(again, not_before_us=at_us + self._again_us)
         if not listening():
             return
         fresh = [entry.item for entry, reply in zip(batch, replies, strict=True) if reply == PUBLISHED]

@@ -23,6 +23,7 @@ class Entry(NamedTuple):
     epoch: int
     lane: int
     generation: int
+    again_until_us: int = 0          # offered once more, at Redis' time until then; 0: for the first time
 
 
 def _tenant_of(entry: Entry) -> str:

@@ -9,6 +9,7 @@ from chrono_beat.testing.memory_jobs import MemoryTenant
 from tests.services.world import NINE, SECOND, World, us
 
 ONCE = {"schedule_kind": "once", "expression": NINE.isoformat()}
+HAS_IT = PublishResult("", ["already"], 0)
 
 
 class Wire:
@@ -24,6 +25,8 @@ class Wire:
             answer = self.answers.pop(0)
             if isinstance(answer, Exception):
                 raise answer
+            if isinstance(answer, PublishResult):
+                return answer._replace(now_us=self.world.now_us())
             return PublishResult(answer, [], self.world.now_us())
         return self.queue.publish(lane, generation, valid_until_us, items)
 
@@ -205,3 +208,32 @@ def test_inv08_what_is_due_of_others_goes_in_the_next_batch_however_much_one_ten
     batches = [call[3] for call in wire.calls]
     assert len(batches) > 10 and sum(map(len, batches)) == 2_005
     assert {job for job in others if any(entry.startswith(job) for entry in batches[0])} == set(others)
+
+
+@pytest.mark.parametrize(("version", "calls"), [(2, 2), (1, 1)])
+def test_rule07_what_a_worker_has_in_an_older_version_is_offered_once_more_after_the_start_window(world, version, calls):
+    """Given back unbegun, the older copy is void: nothing of the row would be in Redis until the audit looks."""
+    _, [entry] = claimed(world)
+    wire = Wire(world)
+    wire.answers = [HAS_IT] * 3
+    world.members["a"].dispatcher.pending.add([entry._replace(item=entry.item._replace(version=version))])
+
+    world.run_until(us() + 30 * SECOND)
+
+    assert len(wire.calls) == calls and all(call[3] == [entry.item.execution_id] for call in wire.calls)
+
+
+def test_rule02_nothing_is_offered_once_more_when_its_tombstone_may_be_gone(world):
+    _, [entry] = claimed(world)
+    wire = Wire(world)
+    wire.answers = [HAS_IT] * 3
+    world.members["a"].dispatcher.pending.add([entry._replace(item=entry.item._replace(version=2))])
+    world.run_until(us() + SECOND)
+    assert len(wire.calls) == 1
+
+    world.pause("a")
+    world.run(seconds=60)
+    world.resume("a")
+    world.run(seconds=10)
+
+    assert len(wire.calls) == 1
