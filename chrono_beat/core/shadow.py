@@ -68,16 +68,17 @@ def celery_fires(schedule: Any, app: Any, start: datetime, end: datetime) -> lis
         schedule: an object of ``celery.schedules``; it is copied.
         app: the Celery app, whose zone crontabs are read in.
     """
-    now = [start]
+    now = last = start
     asked = copy.copy(schedule)
-    asked.app, asked.nowfun = app, lambda: now[0]
-    last, found = start, []
+    # As app.now() does: before 5.7 a crontab is read in the zone of the instants that it is given.
+    asked.app, asked.nowfun = app, lambda: now.astimezone(app.timezone)
+    found: list[datetime] = []
     for _ in range(MAX_WAKES):
-        due, seconds = asked.is_due(last)
+        due, seconds = asked.is_due(last.astimezone(app.timezone))
         if due:
-            found.append(now[0])
-            last = now[0]
-        now[0] += max(timedelta(seconds=seconds), SHORTEST_SLEEP)
-        if now[0] >= end or len(found) >= MAX_FIRES:
+            found.append(now)
+            last = now
+        now += max(timedelta(seconds=seconds), SHORTEST_SLEEP)
+        if now >= end or len(found) >= MAX_FIRES:
             break
     return found
