@@ -57,6 +57,7 @@ def now():
 
 @pytest.fixture
 def queue(transactional_db, now):
+    PendingVoid.objects.all().delete()                # emptying the tables after a test leaves those of its jobs behind
     Tenant.objects.get_or_create(slug="default")
     Deployment.objects.update_or_create(id=1, defaults={"partitions": 8, "lanes": 1, "zone_data": zone_release()})
     recording = RecordingQueue()
