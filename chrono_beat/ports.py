@@ -427,7 +427,10 @@ class AlertStore(Protocol):
     """Where alerts are kept. Each method is one transaction; instants are microseconds since the epoch."""
 
     def note_alerts(self, noticed: Sequence[Finding | Over], now_us: int) -> None:
-        """Write findings down: one open alert for each kind, tenant and subject; an `Over` closes it."""
+        """Write findings down: one open alert for each kind, tenant and subject; an `Over` closes it.
+
+        Beyond MAX_SUBJECTS open alerts of a kind and tenant, those of further subjects are one with the subject MORE.
+        """
 
     def close_quiet_alerts(self, before_us: int, now_us: int) -> None:
         """Close those that were not noticed since."""

@@ -18,6 +18,12 @@ MAX_SUBJECT = 255
 MAX_WAITING = 1_000
 """Different findings that a process keeps in memory until they are written down; what is beyond is counted."""
 
+MAX_SUBJECTS = 20
+"""Open alerts of one kind and tenant that are told one by one; what else is noticed of that kind is one alert more."""
+
+MORE = "more"
+"""Its subject."""
+
 MAX_ATTEMPTS = 10
 """Attempts at one telling before those senders that still fail are left out of it."""
 
@@ -215,6 +221,8 @@ def text(alert: Finding | OpenAlert, *, operator: bool) -> str:
         lines.append(kind.says_operator.format_map(alert.detail))
     if alert.tenant:
         lines.append(f"Tenant: {alert.tenant}.")
+    if alert.subject == MORE:
+        lines.append(f"This is the last of those beyond the {MAX_SUBJECTS} that are told one by one.")
     if isinstance(alert, OpenAlert):
         lines.append(f"Noticed {alert.count} times since {alert.first_at:%Y-%m-%d %H:%M:%S}Z, "
                      f"last at {alert.last_at:%Y-%m-%d %H:%M:%S}Z.")

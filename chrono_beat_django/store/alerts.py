@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -58,6 +59,11 @@ class DjangoAlertStore:
             detail=json.dumps(dict(found.detail))))
 
     def _insert(self, mine: Any, found: Finding, now: datetime) -> None:
+        like = self._rows.filter(kind=found.kind, tenant=found.tenant, closed_at__isnull=True)
+        if found.subject and like.count() >= alerts.MAX_SUBJECTS:
+            found, mine = replace(found, subject=alerts.MORE), like.filter(subject=alerts.MORE)
+            if self._add(mine, found, now):
+                return
         try:
             with transaction.atomic(using=self._alias):
                 self._rows.create(
@@ -89,7 +95,7 @@ class DjangoAlertStore:
             closed_at__isnull=True, count__gt=F("told_count"))
 
         def claim(_: object) -> Alert | None:
-            for alert in due.order_by("attempts", "last_at")[:20]:
+            for alert in due.order_by("attempts", "last_at", "id")[:20]:
                 mine = self._rows.filter(free, id=alert.id, told_count=alert.told_count, closed_at__isnull=True)
                 if mine.update(claimed_until=until):
                     found: Alert = alert
