@@ -12,6 +12,7 @@ from typing import Protocol
 from chrono_beat.core.alerts import Finding, OpenAlert, Over
 from chrono_beat.core.crowding import TenantLoad
 from chrono_beat.core.deliveries import Cancelled, Delivery, Hold, Outcome, Parked, Reaped, Running, Settlement
+from chrono_beat.core.eta import EtaTask
 from chrono_beat.core.findings import JobName, RetryHold
 from chrono_beat.core.plain import PlainTask
 from chrono_beat.core.records import (
@@ -115,6 +116,15 @@ class JobStore(Protocol):
 
     def mark_queued(self, published: Sequence[tuple[str, int]]) -> int:
         """Move rows from scheduled to queued, with the instant of publishing (execution id, µs); returns how many moved."""
+
+    # -- ETA tasks
+
+    def add_eta_task(self, task: EtaTask) -> str:
+        """Write an execution without a job: kind eta, due when the task says. Its instant is the one it is due at, raised by
+        1 µs for as long as the task id has one there. A retry (retries > 0) that is there already and open is not written
+        again. Within a transaction of the caller's it is part of it. Returns the execution's id.
+
+        load_scheduled, load_open, open_executions and record treat such a row as one of a job that nobody ever edits."""
 
     # -- record -----------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from chrono_beat.core import ids
 from chrono_beat.core.config import Config
 from chrono_beat.core.envelope import HEADER_VERSION
 from chrono_beat.core.errors import InvalidInput, Problem, QueueUnavailable
-from chrono_beat.core.field_checks import MAX_TASK_CHARACTERS, kind_of, wrong_task, wrong_tenant
+from chrono_beat.core.field_checks import kind_of, wrong_celery_task, wrong_tenant
 from chrono_beat.core.plain import DEFAULT_PRIORITY, TENANT_HEADER, PlainTask, copy_id
 from chrono_beat.core.targets import relay_pool
 
@@ -112,9 +112,7 @@ def _problems(message: Any, pool: str, config: Config, options: Mapping[str, Any
         problems.append(Problem("queue", f"{pool} is the relay's: no worker draws it; choose another pool"))
     if len(task_id) > MAX_TASK_ID_CHARACTERS:
         problems.append(Problem("task_id", f"may have {MAX_TASK_ID_CHARACTERS} characters; this has {len(task_id)}"))
-    # Celery takes any text as a task's name, so its form is not looked at.
-    known = {task} if len(task) <= MAX_TASK_CHARACTERS and task.isprintable() else None
-    if wrong := wrong_task(task, config.allowed_tasks, known):
+    if wrong := wrong_celery_task(task, config.allowed_tasks):
         problems.append(Problem("task", wrong))
     serializer, compression = options.get("serializer"), options.get("compression")
     if serializer not in JSON_NAMES:

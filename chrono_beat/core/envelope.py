@@ -170,7 +170,7 @@ class Templates:
     """
 
     def __init__(self, config: Config) -> None:
-        self._config = config
+        self.config = config
         self._kept = lru_cache(maxsize=MAX_TEMPLATES)(self._make)
         # A refusal is not kept: whatever is wrong is said of every job that has it.
         self._shapes: dict[tuple[object, ...], _Shape] = {}
@@ -186,15 +186,15 @@ class Templates:
         return self._kept(content)
 
     def _make(self, content: Content) -> Template:
-        pool = content.pool or self._config.default_pool
+        pool = content.pool or self.config.default_pool
         key = (content.task, *content[_HEADERS:_GROUP])
         shape = self._shapes.get(key)
         if shape is None:
-            shape = _Shape(content, pool, self._config)
+            shape = _Shape(content, pool, self.config)
             if len(self._shapes) >= MAX_SHAPES:
                 self._shapes.clear()
             self._shapes[key] = shape
-        return Template(content, pool, self._config, shape)
+        return Template(content, pool, self.config, shape)
 
 
 @lru_cache(maxsize=MAX_INSTANTS)

@@ -61,6 +61,12 @@ def wrong_task(task: str, allowed: Iterable[str], known: Collection[str] | None)
     return None
 
 
+def wrong_celery_task(task: str, allowed: Iterable[str]) -> str | None:
+    """Say why a message's task may not run here. Celery takes any text as a name, so its form is not looked at."""
+    known = {task} if len(task) <= MAX_TASK_CHARACTERS and task.isprintable() else None
+    return wrong_task(task, allowed, known)
+
+
 def wrong_tenant(slug: str) -> str | None:
     if _TENANT.fullmatch(slug):
         return None

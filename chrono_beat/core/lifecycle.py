@@ -21,7 +21,7 @@ REASONS = (
     "no_worker", "invalid", "misfire", "handed_over",
 )
 
-KINDS = ("schedule", "manual", "backfill", "retry", "replay")
+KINDS = ("schedule", "manual", "backfill", "retry", "replay", "eta")
 
 KEPT_KINDS = ("backfill", "replay")
 """Kinds that their next attempts keep, since they stay what was asked for; those of the others are of kind retry."""

@@ -113,6 +113,8 @@ class ScheduledExecution(NamedTuple):
 
     Args:
         queued: whether load_scheduled found it queued: it was published in time, with the content of an older version.
+        options: of an execution without a job (`chrono_beat.core.eta`); None for any other.
+        celery_id: its Celery task id.
     """
 
     execution_id: str
@@ -127,6 +129,8 @@ class ScheduledExecution(NamedTuple):
     version: int
     content: Content
     queued: bool = False
+    options: str | None = None
+    celery_id: str = ""
 
 
 class PublishItem(NamedTuple):

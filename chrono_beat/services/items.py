@@ -1,7 +1,7 @@
 """From an execution row to what is published of it: one way for the planner and for the audit."""
 from __future__ import annotations
 
-from chrono_beat.core import lifecycle
+from chrono_beat.core import eta, lifecycle
 from chrono_beat.core.envelope import Templates
 from chrono_beat.core.records import Ending, PublishItem, ScheduledExecution
 from chrono_beat.ports import JobStore
@@ -16,6 +16,8 @@ def publish_item(templates: Templates, row: ScheduledExecution) -> PublishItem:
     Raises:
         InvalidContent: no message can be made of it.
     """
+    if row.options is not None:
+        return eta.publish_item(row, templates.config)
     content = row.content
     made = templates.of(content)
     payload = made.build(

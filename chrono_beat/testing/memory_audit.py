@@ -19,6 +19,7 @@ class MemoryAudit:
     _journal: Journal
     _scheduled: Any
     _content: Any
+    _job_of: Any
     _due: Any
 
     def _transaction(self) -> AbstractContextManager[int]:
@@ -41,7 +42,7 @@ class MemoryAudit:
             found = []
             for key in dict.fromkeys(execution_ids):
                 row = self.executions.get(key)
-                job = self.jobs.get(row.job_id) if row else None
+                job = self._job_of(row) if row else None
                 if row is None or job is None or row.state not in lifecycle.OPEN:
                     continue
                 if job.plan_version <= row.job_version < job.version:

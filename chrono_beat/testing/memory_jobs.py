@@ -30,6 +30,7 @@ from chrono_beat.core.records import (
 )
 from chrono_beat.core.rollup import DAY_US, Tallies
 from chrono_beat.testing.memory_audit import MemoryAudit
+from chrono_beat.testing.memory_eta import MemoryEta, scheduled_without_job
 from chrono_beat.testing.memory_flags import MemoryFlags
 from chrono_beat.testing.memory_holds import MemoryHolds
 from chrono_beat.testing.memory_rollups import add as add_rollups
@@ -39,12 +40,13 @@ __all__ = ["MemoryExecution", "MemoryJob", "MemoryJobStore", "MemoryTenant"]
 
 _WAITING = (lifecycle.SCHEDULED, lifecycle.QUEUED)
 NO_RETRY = RetryPolicy(1, True, 30.0, 2.0, 3600.0, 0.2)
+ASKED_FOR = NO_RETRY._replace(explicit=False)         # of what never had a job
 PLAN = frozenset({"schedule_kind", "expression", "timezone", "start_us", "end_us", "anchor_us", "spread_seconds",
                   "paused"})
 TENANT_OVERLAP_US = 5_000_000       # a change may be committed later than it is dated; it is told again for so long
 
 
-class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
+class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit, MemoryEta):
     """JobStore in memory.
 
     Args:
@@ -190,7 +192,15 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
             add_rollups(self.rollups, self._journal, tallies)
         return row
 
+    def _job_of(self, row: MemoryExecution) -> MemoryJob | None:
+        """Return the job whose attempt a row is; what an ETA task asks for itself is looked at like a job's version."""
+        if row.task is None:
+            return self.jobs.get(row.job_id)
+        return MemoryJob(name=row.job_name, version=row.job_version, plan_version=row.job_version, retry=ASKED_FOR)
+
     def _scheduled(self, row: MemoryExecution, content: Content) -> ScheduledExecution:
+        if row.task is not None:
+            return scheduled_without_job(row)
         return ScheduledExecution(
             row.execution_id, row.job_id, row.partition, row.scheduled_us, row.due_us, row.first_due_us, row.attempt,
             row.retries, row.kind, row.job_version, content,
@@ -218,7 +228,7 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
         with self._transaction() as now:
             found = []
             for row in self.executions.values():
-                epoch, job = epochs.get(row.partition, 0), self.jobs.get(row.job_id)
+                epoch, job = epochs.get(row.partition, 0), self._job_of(row)
                 if (row.state not in _WAITING or row.due_us > until_us or not self._holds(row.partition, epoch)
                         or row.cancel_requested_us is not None or job is None or self._held_back(row, now)):
                     continue
@@ -264,7 +274,7 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
             for key in execution_ids:
                 row = self.executions.get(key)
                 if row is not None and row.state in lifecycle.OPEN:
-                    job = self.jobs.get(row.job_id)
+                    job = self._job_of(row)
                     found[key] = OpenExecution(
                         key, row.job_id, row.tenant, row.partition, row.scheduled_us, row.first_due_us, row.attempt,
                         row.retries, row.state, row.job_version, job.retry if job else NO_RETRY,
@@ -338,6 +348,7 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
             kind=lifecycle.kind_after(before.kind), state=lifecycle.SCHEDULED, job_version=before.job_version,
             args=before.args if attempt.args is None else attempt.args,
             kwargs=before.kwargs if attempt.kwargs is None else attempt.kwargs,
+            task=before.task, options=before.options, celery_id=before.celery_id,
         ))
 
     # -- keeping ----------------------------------------------------------------------------------------------------
@@ -352,7 +363,7 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit):
                 if (row.state not in (lifecycle.OPEN if running else _WAITING) or row.partition not in partitions
                         or row.due_us > now):
                     continue
-                job = self.jobs.get(row.job_id)
+                job = self._job_of(row)
                 if job is None:
                     found.append((row.execution_id, row.job_id, row.tenant, GONE_VERSION))
                 elif row.job_version < job.plan_version and (

@@ -96,6 +96,9 @@ class MemoryExecution:
     result: str = ""
     args: str | None = None
     kwargs: str | None = None
+    task: str | None = None
+    options: str | None = None
+    celery_id: str = ""
     missed_count: int = 0
     first_missed_us: int | None = None
 

@@ -41,6 +41,11 @@ class Migration(migrations.Migration):
             name='zone_data',
             field=models.CharField(blank=True, db_default='', default='', help_text='Version of the zone data that next runs were computed with.', max_length=32),
         ),
+        migrations.AlterField(
+            model_name='execution',
+            name='kind',
+            field=models.CharField(choices=[('schedule', 'schedule'), ('manual', 'manual'), ('backfill', 'backfill'), ('retry', 'retry'), ('replay', 'replay'), ('eta', 'eta')], db_default='schedule', default='schedule', max_length=16),
+        ),
         migrations.AddField(
             model_name='execution',
             name='celery_id',

@@ -11,6 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from chrono_beat_django.store import layout
+from chrono_beat_django.store.eta_tasks import EtaTasks
 from chrono_beat_django.store.message_targets import MessageTargets
 from chrono_beat_django.store.postgres_audit import PostgresAudit
 from chrono_beat_django.store.postgres_flags import PostgresFlags
@@ -57,9 +58,9 @@ class _Layout:
         return layout.read(self.alias)
 
 
-class PostgresJobStore(_Layout, MessageTargets, PostgresFlags, PostgresHolds, PostgresAudit):
+class PostgresJobStore(_Layout, MessageTargets, PostgresFlags, PostgresHolds, PostgresAudit, EtaTasks):
     """JobStore on PostgreSQL."""
 
 
-class SqliteJobStore(_Layout, MessageTargets, SqliteFlags, SqliteHolds, SqliteAudit):
+class SqliteJobStore(_Layout, MessageTargets, SqliteFlags, SqliteHolds, SqliteAudit, EtaTasks):
     """JobStore on SQLite: one dispatcher, no other server."""

@@ -163,6 +163,7 @@ def add_replay(job: Job, letter: Execution, now: datetime) -> Execution:
     )
     replay = _row(job, letter.scheduled_at, last + 1, now, "replay")
     replay.args, replay.kwargs = letter.args, letter.kwargs
+    replay.task, replay.options, replay.celery_id = letter.task, letter.options, letter.celery_id
     replay.save(using=alias(), force_insert=True)
     return replay
 

@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chrono_beat.core.records import Content, DueJob, ScheduledExecution
+from chrono_beat.core.records import DueJob, ScheduledExecution
 from chrono_beat.core.recovery import OpenRow
+from chrono_beat_django.store.eta_tasks import NO_JOB, OWN
 from chrono_beat_django.store.keys import split
-from chrono_beat_django.store.postgres_claims import JOB, TAKEN_OVER, due_job
+from chrono_beat_django.store.postgres_claims import JOB, TAKEN_OVER, due_job, scheduled
 from chrono_beat_django.store.postgres_edits import PostgresEdits
 from chrono_beat_django.store.postgres_sql import (
     BY_KEY,
@@ -36,10 +37,12 @@ PAGE = f"""SELECT e.id, e.tenant, e.partition, {us("e.due_at")}, e.state FROM (
 # Rule 8: nobody publishes a row older than its job's version.
 LOAD_OPEN = f"""SELECT e.id, e.job_id::text, e.partition, {us("e.scheduled_at")}, {us("e.due_at")}, {us("e.first_due_at")},
     e.attempt, e.retries, e.kind, e.job_version,
-    {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}
+    {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}, false, {OWN}
 FROM {unnest("k", **KEY_COLUMNS)} JOIN chrono_execution e ON {BY_KEY}
-    JOIN chrono_job j ON j.id = e.job_id AND j.version = e.job_version LEFT JOIN chrono_tenant t ON t.slug = j.tenant
-WHERE e.state IN ('scheduled', 'queued', 'running') AND e.cancel_requested_at IS NULL ORDER BY e.due_at, e.id"""
+    LEFT JOIN chrono_job j ON j.id = e.job_id AND e.task IS NULL AND j.version = e.job_version
+    LEFT JOIN chrono_tenant t ON t.slug = j.tenant
+WHERE ({NO_JOB} OR j.id IS NOT NULL) AND e.state IN ('scheduled', 'queued', 'running') AND e.cancel_requested_at IS NULL
+ORDER BY e.due_at, e.id"""
 
 TAKE_OVER = f"""UPDATE chrono_execution e SET job_version = j.version, job_name = j.name
     FROM {unnest("k", **KEY_COLUMNS)}, chrono_job j
@@ -72,8 +75,7 @@ class PostgresAudit(PostgresEdits):
             return []
         parameters = [*key_parameters(keys.values()), *bounds(keys.values())]
         self.statement(lambda cursor: cursor.execute(TAKE_OVER, parameters))
-        rows = self._rows(LOAD_OPEN, *parameters)
-        return [ScheduledExecution(*row[:10], Content._make(row[10:])) for row in rows]
+        return [scheduled(row) for row in self._rows(LOAD_OPEN, *parameters)]
 
     def let_go(self, execution_ids: Sequence[str]) -> int:
         """See JobStore."""

@@ -7,6 +7,7 @@ from django.db import IntegrityError
 
 from chrono_beat.core.records import Claim, Content, DueJob, ScheduledExecution
 from chrono_beat_django.store import postgres_claim
+from chrono_beat_django.store.eta_tasks import NO_JOB, OWN, without_job
 from chrono_beat_django.store.keys import split
 from chrono_beat_django.store.postgres_partitions import PostgresPartitions
 from chrono_beat_django.store.postgres_sql import (
@@ -51,10 +52,11 @@ NOT_LOADED = f"""SELECT p.number, p.epoch FROM {unnest("mine", number="int", epo
     JOIN chrono_partition p ON p.number = mine.number AND p.epoch = mine.epoch WHERE p.loaded_epoch < p.epoch"""
 TAKEN_OVER = "e.job_version < j.version AND e.job_version >= j.plan_version"
 _SAME = f"(j.version = e.job_version OR {TAKEN_OVER})"
+_SAME_OR_NO_JOB = f"({NO_JOB} OR {_SAME})"
 # What may be loaded is decided row by row, in the order of the index, until there are enough: a join that could be turned
 # round would fetch all that is due and sort it, for each batch anew. The limit hides as above.
 _OLDEST = f"""e.due_at <= (SELECT {at("%s")}) AND e.scheduled_at <= (SELECT {at("%s")}) AND e.tenant <> ALL (%s::text[])
-        AND e.cancel_requested_at IS NULL AND (SELECT {_SAME} FROM chrono_job j WHERE j.id = e.job_id)
+        AND e.cancel_requested_at IS NULL AND ({NO_JOB} OR (SELECT {_SAME} FROM chrono_job j WHERE j.id = e.job_id))
         AND NOT ({HELD_BACK.format(now="clock_timestamp()")})
     ORDER BY e.due_at LIMIT (SELECT %s::bigint)"""
 _FREE = f"""held h JOIN (SELECT * FROM chrono_execution e
@@ -71,11 +73,11 @@ _EDITED = f"""held h JOIN chrono_pending_void v ON v.partition = h.number CROSS 
             AND x.job_version < v.version LIMIT 1000
     ) e WHERE true"""
 _LOAD = f"""WITH {held(by_member=False)}, picked AS (
-    SELECT e.job_id, e.scheduled_at, e.attempt, e.holder_epoch AS was, e.epoch, e.job_version AS old, j.version,
-        j.name
+    SELECT e.job_id, e.scheduled_at, e.attempt, e.holder_epoch AS was, e.epoch, e.job_version AS old,
+        COALESCE(j.version, e.job_version) AS version, COALESCE(j.name, e.job_name) AS name
     FROM (SELECT e.*, h.epoch FROM {{source}}) e
-    JOIN chrono_job j ON j.id = e.job_id AND {{same}}
-    WHERE e.cancel_requested_at IS NULL AND e.scheduled_at <= {at("%s")}
+    LEFT JOIN chrono_job j ON j.id = e.job_id AND e.task IS NULL
+    WHERE {{same}} AND e.cancel_requested_at IS NULL AND e.scheduled_at <= {at("%s")}
         AND NOT ({HELD_BACK.format(now="clock_timestamp()")})
     ORDER BY e.due_at, e.id LIMIT %s
 ), loaded AS (
@@ -86,10 +88,10 @@ _LOAD = f"""WITH {held(by_member=False)}, picked AS (
 )
 SELECT e.id, e.job_id::text, e.partition, {us("e.scheduled_at")}, {us("e.due_at")}, {us("e.first_due_at")}, e.attempt,
     e.retries, e.kind, e.job_version,
-    {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}, e.state = 'queued'
-FROM loaded e JOIN chrono_job j ON j.id = e.job_id LEFT JOIN chrono_tenant t ON t.slug = j.tenant"""
-LOAD_FREE = _LOAD.format(source=_FREE, same=_SAME, states="('scheduled')")
-LOAD_LEFT_BEHIND = _LOAD.format(source=_LEFT_BEHIND, same=_SAME, states="('scheduled')")
+    {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}, e.state = 'queued', {OWN}
+FROM loaded e LEFT JOIN chrono_job j ON j.id = e.job_id AND e.task IS NULL LEFT JOIN chrono_tenant t ON t.slug = j.tenant"""
+LOAD_FREE = _LOAD.format(source=_FREE, same=_SAME_OR_NO_JOB, states="('scheduled')")
+LOAD_LEFT_BEHIND = _LOAD.format(source=_LEFT_BEHIND, same=_SAME_OR_NO_JOB, states="('scheduled')")
 LOAD_EDITED = _LOAD.format(source=_EDITED, same=TAKEN_OVER, states="('scheduled', 'queued')")
 MARK_LOADED = f"""UPDATE chrono_partition p SET loaded_epoch = p.epoch
     FROM {unnest("mine", number="int", epoch="bigint")}
@@ -110,6 +112,13 @@ DATE_PUBLISHED = f"""UPDATE chrono_execution e SET published_at = {at("k.at_us")
 def due_job(row: tuple) -> DueJob:
     """Build a DueJob of the columns of JOB."""
     return DueJob(*row[:14], Content._make(row[15:]), row[14])
+
+
+def scheduled(row: tuple) -> ScheduledExecution:
+    """Build a ScheduledExecution of what the loading queries return."""
+    of_job, queued, (task, *own) = row[10:24], row[24], row[25:]
+    return ScheduledExecution(
+        *row[:10], *((Content._make(of_job), queued) if task is None else without_job(task, queued, *own)))
 
 
 class PostgresClaims(PostgresPartitions):
@@ -164,8 +173,7 @@ class PostgresClaims(PostgresPartitions):
             loaded = self._rows(LOAD_FREE, *load_parameters(epochs, until_us, without, limit))
         if edited and len(loaded) < limit:
             loaded += self._rows(LOAD_EDITED, *held_parameters(epochs), until_us, until_us, limit - len(loaded))
-        found = [ScheduledExecution(*row[:10], Content._make(row[10:-1]), row[-1]) for row in loaded]
-        return sorted(found, key=lambda row: (row.due_us, row.execution_id))
+        return sorted(map(scheduled, loaded), key=lambda row: (row.due_us, row.execution_id))
 
     def forget_holds(self, epochs: Mapping[int, int]) -> None:
         """See JobStore."""

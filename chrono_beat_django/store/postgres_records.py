@@ -34,7 +34,7 @@ GENERATIONS = f"""SELECT l.number, l.generation FROM {unnest("w", number="int")}
 
 OPEN = f"""SELECT e.id, e.job_id::text, e.tenant, e.partition, {us("e.scheduled_at")}, {us("e.first_due_at")},
     e.attempt, e.retries, e.state, e.job_version, j.max_attempts,
-    CASE j.target_kind WHEN 'http' THEN 'yes' ELSE j.idempotent END, j.retry_base_seconds, j.retry_factor,
+    {retries.IDEMPOTENT}, j.retry_base_seconds, j.retry_factor,
     j.retry_maximum_seconds, j.retry_jitter, {us("e.due_at")}
 FROM {unnest("k", **KEY_COLUMNS)} JOIN chrono_execution e ON {BY_KEY} LEFT JOIN chrono_job j ON j.id = e.job_id
 WHERE e.state IN ('scheduled', 'queued', 'running')"""
@@ -69,10 +69,10 @@ RETURNING e.id, e.job_id::text, e.tenant, {us("e.due_at")}, {us("e.published_at"
     e.deliveries"""
 
 NEXT_ATTEMPTS = f"""INSERT INTO chrono_execution (id, job_id, tenant, job_name, partition, scheduled_at, due_at,
-    first_due_at, attempt, retries, kind, state, job_version, args, kwargs)
+    first_due_at, attempt, retries, kind, state, job_version, args, kwargs, task, options, celery_id)
 SELECT k.id, e.job_id, e.tenant, e.job_name, e.partition, e.scheduled_at, {at("k.due_us")}, e.first_due_at, k.next,
     k.retries, {retries.KIND_AFTER.format(kind="e.kind")}, 'scheduled', e.job_version, COALESCE(k.args, e.args),
-    COALESCE(k.kwargs, e.kwargs)
+    COALESCE(k.kwargs, e.kwargs), e.task, e.options, e.celery_id
 FROM {unnest("k", **KEY_COLUMNS, id="text", next="int", retries="int", due_us="bigint", args="text", kwargs="text")}
 JOIN chrono_execution e ON {BY_KEY}
 ON CONFLICT (job_id, scheduled_at, attempt) DO NOTHING"""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from chrono_beat.core.records import DueJob, ScheduledExecution
 from chrono_beat.core.recovery import OpenRow
+from chrono_beat_django.store.eta_tasks import NO_JOB
 from chrono_beat_django.store.sqlite_claims import JOB, SCHEDULED, due_job, scheduled
 from chrono_beat_django.store.sqlite_edits import SqliteEdits
 from chrono_beat_django.store.sqlite_sql import Unreadable, bare, dashed, listed, now_us, query, text, us
@@ -15,7 +16,7 @@ PAGE = """SELECT id, tenant, "partition", CAST(due_at AS TEXT), state FROM chron
     ORDER BY due_at, id LIMIT %s"""
 # Rule 8: nobody publishes a row older than its job's version.
 LOAD_OPEN = SCHEDULED.format(
-    same="j.version = e.job_version",
+    same=f"({NO_JOB} OR j.version = e.job_version)",
     which="e.id IN (SELECT value FROM json_each(%s)) AND e.state IN ('scheduled', 'queued', 'running')")
 TAKE_OVER = """UPDATE chrono_execution
     SET (job_version, job_name) = (SELECT j.version, j.name FROM chrono_job j WHERE j.id = job_id)

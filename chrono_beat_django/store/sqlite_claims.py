@@ -12,6 +12,7 @@ from chrono_beat.core.ids import execution_id
 from chrono_beat.core.records import Claim, DueJob, Occurrence, ScheduledExecution
 from chrono_beat.core.rollup import Tallies
 from chrono_beat_django.store import rollups
+from chrono_beat_django.store.eta_tasks import NO_JOB, OWN, without_job
 from chrono_beat_django.store.retries import HELD_BACK
 from chrono_beat_django.store.sqlite_partitions import SqlitePartitions
 from chrono_beat_django.store.sqlite_sql import (
@@ -62,15 +63,16 @@ FINISH = """UPDATE chrono_job SET finished_at = %s WHERE id IN (SELECT value FRO
         WHERE e.job_id = chrono_job.id AND e.state IN ('scheduled', 'queued', 'running'))"""
 
 SCHEDULED = f"""SELECT e.id, e.job_id, e."partition", CAST(e.scheduled_at AS TEXT), CAST(e.due_at AS TEXT),
-    CAST(e.first_due_at AS TEXT), e.attempt, e.retries, e.kind, j.version,
-    {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}, e.state = 'queued'
-FROM chrono_execution e JOIN chrono_job j ON j.id = e.job_id AND {{same}}
+    CAST(e.first_due_at AS TEXT), e.attempt, e.retries, e.kind, COALESCE(j.version, e.job_version),
+    {CONTENT.format(args="COALESCE(e.args, j.args)", kwargs="COALESCE(e.kwargs, j.kwargs)")}, e.state = 'queued',
+    {OWN}
+FROM chrono_execution e LEFT JOIN chrono_job j ON j.id = e.job_id AND e.task IS NULL
     LEFT JOIN chrono_tenant t ON t.slug = j.tenant
-WHERE {{which}} AND e.due_at <= %s AND e.cancel_requested_at IS NULL
+WHERE {{same}} AND {{which}} AND e.due_at <= %s AND e.cancel_requested_at IS NULL
     AND NOT ({HELD_BACK.format(now="STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'now')")}) ORDER BY e.due_at, e.id LIMIT %s"""
 # Rule 7: what an edit meets before it has begun is taken over by the scan, unless the plan itself has changed since.
 TAKEN_OVER = "e.job_version < j.version AND e.job_version >= j.plan_version"
-_SAME = f"(j.version = e.job_version OR {TAKEN_OVER})"
+_SAME = f"({NO_JOB} OR j.version = e.job_version OR {TAKEN_OVER})"
 EDITED = SCHEDULED.format(same=TAKEN_OVER, which="""e.state IN ('scheduled', 'queued') AND e.rowid IN (
     SELECT x.rowid FROM chrono_pending_void v CROSS JOIN chrono_execution x
     WHERE v."partition" IN (SELECT value FROM json_each(%s)) AND x."partition" = v."partition" AND x.job_id = v.job_id
@@ -164,9 +166,11 @@ class SqliteClaims(SqlitePartitions):
 
         def work(cursor):
             not_loaded, rows = find(cursor)
-            cursor.executemany(HOLD, [(epochs[row[2]], row[9], row[11], row[0]) for row in rows])
+            found = [scheduled(row) for row in rows]
+            cursor.executemany(HOLD, [
+                (epochs[row.partition], row.version, row.content.name, row.execution_id) for row in found])
             cursor.executemany(MARK_LOADED, [(number, number, epochs[number]) for number in not_loaded])
-            return [scheduled(row) for row in rows]
+            return found
 
         if not any(self.statement(find)):
             return []
@@ -204,9 +208,10 @@ def due_job(row: tuple) -> DueJob:
 
 def scheduled(row: tuple) -> ScheduledExecution:
     """Build a ScheduledExecution of what the loading queries return."""
+    of_job, queued, (task, *own) = row[10:24], bool(row[24]), row[25:]
     return ScheduledExecution(
         row[0], dashed(row[1]), row[2], us(row[3]) or 0, us(row[4]) or 0, us(row[5]) or 0, *row[6:10],
-        content(row[10:-1]), bool(row[-1]),
+        *((content(of_job), queued) if task is None else without_job(task, queued, *own)),
     )
 
 

@@ -13,9 +13,9 @@ from chrono_beat_django.store.sqlite_claims import FINISH, SqliteClaims
 from chrono_beat_django.store.sqlite_sql import dashed, listed, now_us, query, text, us
 from chrono_beat_django.store.tenants import OVERLAP_US
 
-OPEN = """SELECT e.id, e.job_id, e.tenant, e."partition", CAST(e.scheduled_at AS TEXT), CAST(e.first_due_at AS TEXT),
+OPEN = f"""SELECT e.id, e.job_id, e.tenant, e."partition", CAST(e.scheduled_at AS TEXT), CAST(e.first_due_at AS TEXT),
     e.attempt, e.retries, e.state, e.job_version, j.max_attempts,
-    CASE j.target_kind WHEN 'http' THEN 'yes' ELSE j.idempotent END, j.retry_base_seconds, j.retry_factor,
+    {retries.IDEMPOTENT}, j.retry_base_seconds, j.retry_factor,
     j.retry_maximum_seconds, j.retry_jitter, CAST(e.due_at AS TEXT)
 FROM chrono_execution e LEFT JOIN chrono_job j ON j.id = e.job_id
 WHERE e.id IN (SELECT value FROM json_each(%s)) AND e.state IN ('scheduled', 'queued', 'running')"""
@@ -31,9 +31,10 @@ END = """UPDATE chrono_execution SET missed_count = CASE %s WHEN 'missed' THEN 1
     worker = COALESCE(NULLIF(%s, ''), worker), deliveries = MAX(deliveries, %s), error = %s,
     result = COALESCE(NULLIF(%s, ''), result) WHERE id = %s"""
 NEXT_ATTEMPT = f"""INSERT INTO chrono_execution (id, job_id, tenant, job_name, "partition", scheduled_at, due_at,
-    first_due_at, attempt, retries, kind, state, job_version, args, kwargs)
+    first_due_at, attempt, retries, kind, state, job_version, args, kwargs, task, options, celery_id)
 SELECT %s, job_id, tenant, job_name, "partition", scheduled_at, %s, first_due_at, %s, %s,
-    {retries.KIND_AFTER.format(kind="kind")}, 'scheduled', job_version, COALESCE(%s, args), COALESCE(%s, kwargs)
+    {retries.KIND_AFTER.format(kind="kind")}, 'scheduled', job_version, COALESCE(%s, args), COALESCE(%s, kwargs),
+    task, options, celery_id
 FROM chrono_execution WHERE id = %s AND TRUE ON CONFLICT DO NOTHING"""
 GENERATIONS = "SELECT number, generation FROM chrono_lane"
 
