@@ -146,26 +146,35 @@ def discard(letter: Letter, *, actor: str | None = None) -> Execution:
     return dead
 
 
-def replay_all(letters: Iterable[Letter], *, limit: int = DEFAULT_LIMIT, actor: str | None = None) -> Handled:
+def replay_all(
+    letters: Iterable[Letter], *, limit: int = DEFAULT_LIMIT, actor: str | None = None,
+    progress: Callable[[], None] = lambda: None,
+) -> Handled:
     """Replay many dead letters, each by itself, so that one that is refused stops no other.
 
     Args:
         letters: executions or their ids, or a queryset such as `list` returns.
         limit: how many are looked at, 1 to 10,000.
         actor: who does it, for the audit.
+        progress: called after each.
 
     Raises:
         InvalidInput: the limit is out of range.
     """
-    return _each(letters, limit, lambda letter: replay(letter, actor=actor))
+    return _each(letters, limit, lambda letter: replay(letter, actor=actor), progress)
 
 
-def discard_all(letters: Iterable[Letter], *, limit: int = DEFAULT_LIMIT, actor: str | None = None) -> Handled:
+def discard_all(
+    letters: Iterable[Letter], *, limit: int = DEFAULT_LIMIT, actor: str | None = None,
+    progress: Callable[[], None] = lambda: None,
+) -> Handled:
     """Discard many dead letters as :func:`replay_all` replays them."""
-    return _each(letters, limit, lambda letter: discard(letter, actor=actor))
+    return _each(letters, limit, lambda letter: discard(letter, actor=actor), progress)
 
 
-def _each(letters: Iterable[Letter], limit: int, deed: Callable[[Letter], Execution]) -> Handled:
+def _each(
+    letters: Iterable[Letter], limit: int, deed: Callable[[Letter], Execution], progress: Callable[[], None],
+) -> Handled:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_HANDLED:
         raise InvalidInput(Problem("limit", f"must be a whole number from 1 to {MAX_HANDLED:,}"))
     some = letters[:limit + 1] if isinstance(letters, ExecutionQuerySet) else islice(letters, limit + 1)
@@ -177,6 +186,7 @@ def _each(letters: Iterable[Letter], limit: int, deed: Callable[[Letter], Execut
             done.append(deed(letter))
         except (NotFound, Conflict) as error:
             refused.append((letter.id if isinstance(letter, Execution) else str(letter), str(error)))
+        progress()
     return Handled(done, refused, len(chosen) > limit)
 
 

@@ -50,6 +50,7 @@ class Edit(NamedTuple):
         after: its runs as they would be.
         soon: what is due within the next minute.
         now: when it was looked at.
+        definition: the job as it would be.
     """
 
     changed: Mapping[str, tuple[Any, Any]]
@@ -57,6 +58,7 @@ class Edit(NamedTuple):
     after: Preview
     soon: Sequence[Soon]
     now: datetime
+    definition: JobDefinition
 
 
 def wanted(before: JobDefinition, changes: Mapping[str, Any]) -> tuple[JobDefinition, bool]:
@@ -98,7 +100,8 @@ def preview_edit(job: Job, changes: Mapping[str, Any], count: int = 10) -> Edit:
     following = preview_of(valid, now, count)
     anew = bool(changed.keys() & PLANNED_BY or job.quarantined_reason)
     masked = {column: (_masked(column, old), _masked(column, new)) for column, (old, new) in changed.items()}
-    return Edit(masked, before, following, _soon(job, valid, following, now, anew) if masked else (), now)
+    return Edit(masked, before, following, _soon(job, valid, following, now, anew) if masked else (), now,
+                valid)
 
 
 def _masked(column: str, value: Any) -> Any:

@@ -18,7 +18,7 @@ from chrono_beat.core import definition as definitions
 from chrono_beat.core import ids, targets
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.deliveries import Running
-from chrono_beat.core.errors import InvalidInput, NotFound, Problem, StaleVersion
+from chrono_beat.core.errors import InvalidInput, Problem, StaleVersion
 from chrono_beat.core.records import GONE_VERSION
 from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import Schedule
@@ -26,14 +26,17 @@ from chrono_beat_django import control, edits, wiring
 from chrono_beat_django.backfill import DEFAULT_LIMIT, backfill, check_missed, fill_pauses
 from chrono_beat_django.control import cancel
 from chrono_beat_django.dead_letters import replay
-from chrono_beat_django.models import SOURCES, Execution, ExecutionQuerySet, Job, JobQuerySet, new_job_id
+from chrono_beat_django.edits import Edit, preview_edit
+from chrono_beat_django.lookup import executions, get, history, list
+from chrono_beat_django.models import SOURCES, Execution, Job, new_job_id
 from chrono_beat_django.preview import Preview, preview
 from chrono_beat_django.store import definitions as store
 from chrono_beat_django.store import quotas
 
 __all__ = [
-    "Changed", "Preview", "backfill", "cancel", "change", "create", "create_from", "delete", "executions", "get", "list", "pause",
-    "preview", "replay", "resume", "trigger", "update", "warnings_for",
+    "Changed", "Edit", "Preview", "backfill", "cancel", "change", "create", "create_from", "definition_of", "delete",
+    "executions", "get", "history", "list", "pause", "preview", "preview_edit", "rehearse", "replay", "resume", "trigger",
+    "update", "warnings_for",
 ]
 
 _WAYS = ("cron", "every", "at", "schedule")
@@ -143,6 +146,14 @@ def create_from(definition: JobDefinition, *, source: str = "api", actor: str | 
         store.insert(job)
         store.write_event(job, "create", actor, now_us, {"after": _said(valid)})
         transaction.on_commit(wiring.wake_dispatchers, using=store.alias())
+    return job
+
+
+def rehearse(definition: JobDefinition) -> Job:
+    """Return the job that :func:`create_from` would create now, and leave nothing of it; raises what that would raise."""
+    with transaction.atomic(using=store.alias()):
+        job = create_from(definition)
+        transaction.set_rollback(True, using=store.alias())
     return job
 
 
@@ -263,42 +274,14 @@ def trigger(job: Job | uuid.UUID | str, *, token: str | None = None, actor: str 
     return execution
 
 
+def definition_of(job: Job) -> JobDefinition:
+    """Return what is stored of a job as a definition; its headers hold their secrets."""
+    return store.definition_of(job)
+
+
 def warnings_for(job: Job | JobDefinition) -> Sequence[Problem]:
     """Return what is allowed but likely to hurt about a job or a valid definition."""
     return definitions.warnings_for(store.definition_of(job) if isinstance(job, Job) else job)
-
-
-def executions(job: Job) -> ExecutionQuerySet:
-    """Return a job's executions, the newest occurrence first, as a queryset to filter and slice."""
-    return Execution.objects.of_job(job.id)
-
-
-def get(tenant: str, name: str) -> Job:
-    """Return a tenant's unfinished job by its name.
-
-    Raises:
-        NotFound: there is none.
-    """
-    found = Job.objects.unfinished().of(tenant).filter(name=name).first()
-    if found is None:
-        raise NotFound(f'tenant {tenant} has no job named "{name}"')
-    return found
-
-
-def list(
-    tenant: str | None = None, *, paused: bool | None = None, task: str | None = None, source: str | None = None,
-    finished: bool | None = False,
-) -> JobQuerySet:
-    """Return jobs, by tenant and name, as a queryset to filter, slice and count.
-
-    Args:
-        tenant, task, source: exact values; None for all.
-        paused: only those that are, or are not; None for both.
-        finished: only those that are over, or are not; None for both.
-    """
-    exact = {"tenant": tenant, "paused": paused, "task": task, "source": source}
-    found = Job.objects.filter(**{field: value for field, value in exact.items() if value is not None})
-    return found if finished is None else found.filter(finished_at__isnull=not finished)
 
 
 def change(

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import django.db
 from django.apps import apps
 from django.db import connections, router
 
@@ -249,6 +250,18 @@ def importing() -> Any:
 def examine() -> Any:
     """Return what is wrong with this deployment; see :func:`chrono_beat_django.doctor.examine`."""
     return _above("doctor").examine()
+
+
+def database_trouble(error: Exception) -> str | None:
+    """Say what an error of the database means for somebody at a prompt; None where it is no trouble that is known."""
+    if not isinstance(error, django.db.DatabaseError | django.db.InterfaceError):
+        return None
+    text = " ".join(str(error).split())
+    cause = getattr(error.__cause__, "sqlstate", None)
+    if cause in ("42P01", "42703") or text.startswith(("no such table", "no such column")):
+        return f"the database has not the tables of this release: run manage.py migrate ({text})"
+    return f"the database does not answer: {text}" if isinstance(
+        error, django.db.OperationalError | django.db.InterfaceError) else None
 
 
 def _above(name: str) -> Any:

@@ -6,7 +6,7 @@ edited: its version and plan rise, the copy claimed ahead is void, and the claim
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from chrono_beat.core.zone_moves import WALL_KINDS, is_older, moved
 from chrono_beat.telemetry import emit
 from chrono_beat.zone_release import zone_release
 from chrono_beat_django import control, wiring
-from chrono_beat_django.models import Deployment, Execution, Job
+from chrono_beat_django.models import Deployment, Execution, Job, JobQuerySet
 from chrono_beat_django.store import definitions as store
 
 BATCH = 500
@@ -58,15 +58,19 @@ def planned_with() -> str:
     return found or ""
 
 
-def report(*, apply: bool = False) -> Report:
+def report(*, apply: bool = False, progress: Callable[..., None] = lambda done, total: None) -> Report:
     """Look through all jobs for plans that the zone data in use move.
 
     Args:
         apply: move them too, also where this release is not newer than the one that was planned with.
+        progress: told after each batch how many jobs were looked at in it, and by ``total`` how many there are in all.
     """
     before, release = planned_with(), zone_release()
     forget_shared()
-    moves = [move for batch in _batches() for move in _look(batch, apply)]
+    total, moves = _planned().count(), []
+    for batch in _batches():
+        moves += _look(batch, apply)
+        progress(len(batch), total=total)
     if apply:
         _finish(before, release, len(moves))
     return Report(before, release, moves)
@@ -119,13 +123,15 @@ def _finish(before: str, release: str, moves: int) -> None:
         wiring.wake_dispatchers()
 
 
+def _planned() -> JobQuerySet:
+    return Job.objects.using(store.alias()).unfinished().filter(
+        schedule_kind__in=WALL_KINDS, next_run_at__isnull=False, replan=False)
+
+
 def _batches() -> Iterator[list[Job]]:
     last = FIRST_ID
     while True:
-        batch = list(
-            Job.objects.using(store.alias()).unfinished()
-            .filter(id__gt=last, schedule_kind__in=WALL_KINDS, next_run_at__isnull=False, replan=False)
-            .order_by("id")[:BATCH])
+        batch = list(_planned().filter(id__gt=last).order_by("id")[:BATCH])
         if not batch:
             return
         yield batch

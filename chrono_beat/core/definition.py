@@ -16,7 +16,7 @@ from chrono_beat.core import field_checks as checks
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import InvalidInput, Problem
 from chrono_beat.core.field_checks import Number
-from chrono_beat.core.records import IDEMPOTENT, MISFIRE_POLICIES
+from chrono_beat.core.records import IDEMPOTENT, KEY_SCOPES, MISFIRE_POLICIES
 from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import Interval, Once, Schedule, ScheduleError, schedule_from_parts
 from chrono_beat.core.schedule_kinds import ONCE_GRACE
@@ -30,7 +30,6 @@ DAY = 86_400.0
 YEAR = 366 * DAY
 
 _STRIPPED = ("name", "tenant", "pool", "exclusion_group")
-_KEY_SCOPES = ("occurrence", "attempt")
 _EXPRESSION_PARTS = frozenset({
     "expression", "minute", "hour", "day-of-month", "month", "day-of-week", "period", "at", "kind",
 })
@@ -292,7 +291,7 @@ def _check_words(values: dict[str, Any], problems: list[Problem], config: Config
         "exclusion_group": checks.wrong_group,
         "misfire": lambda word: checks.not_one_of(word, MISFIRE_POLICIES),
         "idempotent": lambda word: checks.not_one_of(word, IDEMPOTENT),
-        "key_scope": lambda word: checks.not_one_of(word, _KEY_SCOPES),
+        "key_scope": lambda word: checks.not_one_of(word, KEY_SCOPES),
         "note": checks.wrong_note,
     }
     for name, check in texts.items():

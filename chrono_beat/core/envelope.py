@@ -21,7 +21,7 @@ from chrono_beat.core.config import Config
 from chrono_beat.core.errors import ChronoError
 from chrono_beat.core.field_checks import wrong_group, wrong_task
 from chrono_beat.core.ids import from_us, occurrence_key
-from chrono_beat.core.records import CONCURRENCY_POLICIES, Content
+from chrono_beat.core.records import CONCURRENCY_POLICIES, KEY_SCOPES, Content
 
 HEADER = "chrono"
 HEADER_VERSION = 1
@@ -45,7 +45,6 @@ MAX_INSTANTS = 4_096
 
 LONGEST_SECONDS = 366 * 86_400.0
 
-_KEY_SCOPES = ("occurrence", "attempt")
 _HEADERS, _GROUP = Content._fields.index("headers"), Content._fields.index("exclusion_group")
 
 
@@ -226,8 +225,8 @@ def _check(content: Content, config: Config) -> None:
     if content.concurrency not in CONCURRENCY_POLICIES:
         raise InvalidContent(
             f"concurrency: {content.concurrency[:40]!r} is not one of {', '.join(CONCURRENCY_POLICIES)}")
-    if content.key_scope not in _KEY_SCOPES:
-        raise InvalidContent(f"key_scope: {content.key_scope[:40]!r} is not one of {', '.join(_KEY_SCOPES)}")
+    if content.key_scope not in KEY_SCOPES:
+        raise InvalidContent(f"key_scope: {content.key_scope[:40]!r} is not one of {', '.join(KEY_SCOPES)}")
 
 
 @lru_cache(maxsize=MAX_TEMPLATES)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 MISFIRE_POLICIES = ("skip", "latest", "all")
 CONCURRENCY_POLICIES = ("forbid", "allow", "replace")
 IDEMPOTENT = ("unknown", "yes", "no")
+KEY_SCOPES = ("occurrence", "attempt")
 SCHEDULE_KINDS = ("cron", "interval", "once", "celery")
 GONE_VERSION = 2_147_483_647        # the version of a job that was deleted: newer than that of any row it left
 

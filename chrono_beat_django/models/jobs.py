@@ -11,11 +11,11 @@ from django.db.models.functions import Now
 from django.utils.timezone import now
 
 from chrono_beat.core import ids, records
+from chrono_beat.core.records import KEY_SCOPES
 from chrono_beat.core.targets import TARGET_KINDS
 from chrono_beat_django.models.columns import END_OF_TIME, FIRST_INSTANT, both, choices, instant
 
 SOURCES = ("api", "decorator", "admin", "import")
-KEY_SCOPES = ("occurrence", "attempt")
 DEFAULT_MAX_DURATION_SECONDS = 21_600
 
 

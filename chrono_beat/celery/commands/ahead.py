@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import click
 
-from chrono_beat.celery.commands.jobs import machine_option
+from chrono_beat.celery.commands.options import machine_option, tenants_option
 from chrono_beat.celery.commands.output import as_json, command, root, table
 
 SAYS = {
@@ -12,7 +12,6 @@ SAYS = {
     "twice": "runs in both passes of the hour",
     "once": "its time comes twice; it runs in the first pass only",
 }
-tenants_option = click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: all tenants.")
 
 
 @click.command("forecast")

@@ -3,10 +3,8 @@ from __future__ import annotations
 
 import click
 
-from chrono_beat.celery.commands.jobs import machine_option, seconds
+from chrono_beat.celery.commands.options import limit_option, machine_option, seconds
 from chrono_beat.celery.commands.output import ACTOR, as_json, command, root, table
-
-MOST_SHOWN = 10_000
 
 
 @click.group()
@@ -19,7 +17,7 @@ def alerts() -> None:
 @click.option("--kind", default=None, help="dead_letter, skipped, missed, …")
 @click.option("--all", "everything", is_flag=True, help="Also those that are over.")
 @click.option("--mutes", is_flag=True, help="The mutes in effect instead.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, MOST_SHOWN))
+@limit_option
 @machine_option
 @click.pass_context
 @command

@@ -1,16 +1,15 @@
 """``chrono dead …``: list, show, replay and discard dead letters."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from chrono_beat.celery.commands.jobs import machine_option, seconds
-from chrono_beat.celery.commands.output import ACTOR, as_json, command, root, table
+from chrono_beat.celery.commands import progress
+from chrono_beat.celery.commands.options import all_of, limit_option, machine_option, seconds, tenants_option
+from chrono_beat.celery.commands.output import ACTOR, TROUBLE, as_json, command, root, table
+from chrono_beat.celery.commands.shown import first_line
 from chrono_beat.core.errors import InvalidInput, Problem
-
-MOST_SHOWN = 10_000
 
 
 @click.group()
@@ -32,17 +31,14 @@ def chosen(context: click.Context, tenant: str | None, job: str | None, reason: 
         older_than=seconds(older, "older"))
 
 
-def options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose letters."""
-    for option in reversed((
-        click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: all tenants."),
-        click.option("--job", default=None, metavar="NAME", help="Only this job's; needs --tenant."),
-        click.option("--reason", default=None, help="error, timeout, reap_cap, invalid, …"),
-        click.option("--older", default=None, help="Dead for longer than 90s, 5m, 2h, 1d."),
-        click.option("--limit", default=100, show_default=True, type=click.IntRange(1, MOST_SHOWN)),
-    )):
-        function = option(function)
-    return function
+options = all_of(
+    tenants_option,
+    click.option("--job", default=None, metavar="NAME", help="Only this job's; needs --tenant."),
+    click.option("--reason", default=None, help="error, timeout, reap_cap, invalid, …"),
+    click.option("--older", default=None, help="Dead for longer than 90s, 5m, 2h, 1d."),
+    limit_option,
+)
+"""What chooses letters."""
 
 
 def facts(letter: Any) -> dict[str, Any]:
@@ -67,7 +63,7 @@ def list_letters(context: click.Context, limit: int, machine: bool, **choice: An
         return
     table(("finished", "tenant", "job", "reason", "id", "error"), [
         (f"{letter.finished_at:%Y-%m-%d %H:%M:%S}Z", letter.tenant, letter.job_name, letter.reason, letter.id,
-         letter.error.splitlines()[0][:80] if letter.error else "") for letter in found])
+         first_line(letter.error)) for letter in found])
 
 
 def acting(name: str, help_text: str, done: str) -> None:
@@ -76,21 +72,29 @@ def acting(name: str, help_text: str, done: str) -> None:
     @click.argument("ids", nargs=-1)
     @click.option("--all", "everything", is_flag=True, help="All that the options choose, up to the limit.")
     @options
+    @machine_option
     @click.pass_context
     @command
-    def _act(context: click.Context, ids: tuple[str, ...], everything: bool, limit: int, **choice: Any) -> None:
+    def _act(
+        context: click.Context, ids: tuple[str, ...], everything: bool, limit: int, machine: bool, **choice: Any,
+    ) -> None:
         if bool(ids) == everything:
             raise InvalidInput(Problem("ids", "name executions, or give --all"))
         letters = chosen(context, **choice) if everything else ids
-        handled = getattr(root(context).dead_letters(), f"{name}_all")(letters, limit=limit, actor=ACTOR)
-        for execution in handled.executions:
+        many = min(limit, letters[:limit].count()) if everything else len(ids)
+        with progress.bar(name, machine=machine, total=many) as went:
+            handled = getattr(root(context).dead_letters(), f"{name}_all")(letters, limit=limit, actor=ACTOR, progress=went)
+        if machine:
+            click.echo(as_json({"executions": [execution.id for execution in handled.executions],
+                                "refused": dict(handled.refused), "more": handled.more}))
+        for execution in () if machine else handled.executions:
             click.echo(f"{done} {execution.id}")
         for _, why in handled.refused:
             click.echo(f"Error: {why}", err=True)
         if handled.more:
             click.echo(f"There are more than {limit:,}: repeat the command for the rest.", err=True)
         if handled.refused:
-            raise click.exceptions.Exit(2)
+            raise click.exceptions.Exit(TROUBLE)
 
 
 acting("replay", "Run the occurrences of dead letters again.", "to be run now as")

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import click
 
-from chrono_beat.celery.commands.output import UNHEALTHY, as_json, command, root
+from chrono_beat.celery.commands.output import TROUBLE, as_json, command, root
 
 MARKS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("ERROR", "red")}
 
@@ -24,4 +24,4 @@ def doctor(context: click.Context, machine: bool) -> None:
             if finding.mend:
                 click.echo(f"{' ' * 22}-> {finding.mend}")
     if any(finding.level == "error" for finding in findings):
-        raise click.exceptions.Exit(UNHEALTHY)
+        raise click.exceptions.Exit(TROUBLE)

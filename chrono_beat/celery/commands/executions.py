@@ -6,12 +6,11 @@ from typing import Any
 
 import click
 
-from chrono_beat.celery.commands.jobs import machine_option, seconds
+from chrono_beat.celery.commands.options import limit_option, machine_option, seconds, tenants_option
 from chrono_beat.celery.commands.output import ACTOR, as_json, command, root, table
+from chrono_beat.celery.commands.shown import first_line
 from chrono_beat.core.errors import InvalidInput, Problem
 
-MOST_SHOWN = 10_000
-SHOWN_ERROR = 80
 LAST_DAY = timedelta(days=1)
 
 
@@ -44,7 +43,7 @@ def _number(value: float | None) -> str:
 
 
 @executions.command("list")
-@click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: all tenants.")
+@tenants_option
 @click.option("--job", default=None, metavar="NAME", help="Only this job's; needs --tenant.")
 @click.option("--state", default=None, help="scheduled, queued, running, succeeded, failed, dead, skipped, …")
 @click.option("--reason", default=None, help="error, timeout, overlap, misfire, …")
@@ -52,7 +51,7 @@ def _number(value: float | None) -> str:
               help="Scheduled at or after: 2026-01-02T09:00Z. Default: a day ago.")
 @click.option("--to", "end", default=None, metavar="INSTANT", help="Scheduled before.")
 @click.option("--late", default=None, help="Started later than that after they were due: 90s, 5m, 2h.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, MOST_SHOWN))
+@limit_option
 @machine_option
 @click.pass_context
 @command
@@ -74,7 +73,7 @@ def list_executions(
     table(("scheduled", "tenant", "job", "state", "reason", "late s", "took s", "deliveries", "id", "error"), [
         (f"{row['scheduled_at']:%Y-%m-%d %H:%M:%S}Z", row["tenant"], row["job"], row["state"], row["reason"],
          _number(row["lateness"]), _number(row["duration"]), row["deliveries"], row["id"],
-         row["error"].splitlines()[0][:SHOWN_ERROR] if row["error"] else "") for row in rows])
+         first_line(row["error"])) for row in rows])
 
 
 @executions.command()

@@ -1,13 +1,14 @@
 """``chrono import``: take over what another scheduler has."""
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from chrono_beat.celery.commands.output import ACTOR, WRONG_INPUT, as_json, command, root
+from chrono_beat.celery.commands import progress
+from chrono_beat.celery.commands.options import machine_option, tenant_option
+from chrono_beat.celery.commands.output import ACTOR, TROUBLE, as_json, command, root
 from chrono_beat.core import ids, imports, imports_redbeat
 from chrono_beat.core.errors import InvalidInput, Problem
 
@@ -18,7 +19,7 @@ SOURCES = ("beat-schedule", "django-celery-beat", "redbeat", "crontab")
 @click.argument("source", type=click.Choice(SOURCES))
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--apply/--dry-run", default=False, help="Write the jobs; by default they are only listed.")
-@click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: the default tenant.")
+@tenant_option
 @click.option("--tenant-of", multiple=True, metavar="TASK=SLUG", help="Another tenant for the entries of a task.")
 @click.option("--pool", "pools", multiple=True, metavar="QUEUE=POOL", help="Which pool takes the place of a queue.")
 @click.option("--paused", is_flag=True, help="Create the jobs paused.")
@@ -30,22 +31,23 @@ SOURCES = ("beat-schedule", "django-celery-beat", "redbeat", "crontab")
 @click.option("--task", default=None, help="crontab: the task that runs a command.")
 @click.option("--name", default=None, help="crontab: what it is found again by; default: the full path of the file.")
 @click.option("--system", is_flag=True, help="crontab: a user stands before each command, as in /etc/crontab.")
-@click.option("--json", "machine", is_flag=True, help="A JSON array, an object for each entry.")
+@machine_option
 @click.pass_context
 @command
 def importing(context: click.Context, source: str, apply: bool, machine: bool, tenant: str | None, **given: Any) -> None:
     """Take over beat_schedule, the tables of django-celery-beat, the keys of redbeat, or a crontab FILE.
 
-    Nothing is written without --apply. A repeated import creates nothing twice and brings changes along. Exit status 2
+    Nothing is written without --apply. A repeated import creates nothing twice and brings changes along. Exit status 1
     where an entry could not be taken over; the others are.
     """
     composition = root(context)
     prefix, entries = _read(context, composition, source, given)
-    lines = _with_progress(machine, lambda progress: composition.importing().bring_in(
-        entries, prefix=prefix, tenant=tenant or composition.config().default_tenant,
-        tenants=_pairs(given["tenant_of"], "tenant_of"), pools=_pairs(given["pools"], "pool"), paused=given["paused"],
-        concurrency=given["concurrency"], prune=given["prune"], prune_all=given["prune_all"],
-        dry_run=not apply, actor=ACTOR, progress=progress))
+    with progress.bar("import", machine=machine) as went:
+        lines = composition.importing().bring_in(
+            entries, prefix=prefix, tenant=tenant or composition.config().default_tenant,
+            tenants=_pairs(given["tenant_of"], "tenant_of"), pools=_pairs(given["pools"], "pool"), paused=given["paused"],
+            concurrency=given["concurrency"], prune=given["prune"], prune_all=given["prune_all"],
+            dry_run=not apply, actor=ACTOR, progress=lambda line: went())
     if machine:
         click.echo(as_json([line._asdict() for line in lines]))
     else:
@@ -57,7 +59,7 @@ def importing(context: click.Context, source: str, apply: bool, machine: bool, t
         summary = ", ".join(f"{count:,} {action}" for action, count in counts.items()) or "nothing found"
         click.echo(summary if apply else f"{summary}. Nothing was written; --apply does.")
     if any(line.action == "refused" for line in lines):
-        raise click.exceptions.Exit(WRONG_INPUT)
+        raise click.exceptions.Exit(TROUBLE)
 
 
 def _read(context: click.Context, composition: Any, source: str, given: dict[str, Any]) -> tuple[str, Any]:
@@ -112,17 +114,3 @@ def _pairs(texts: tuple[str, ...], field: str) -> dict[str, str]:
     if wrong:
         raise InvalidInput(Problem(field, f"{wrong[0]!r} is no pair; write NAME=VALUE"))
     return {text.partition("=")[0]: text.partition("=")[2] for text in texts}
-
-
-def _with_progress(machine: bool, run: Any) -> Any:
-    if machine or not sys.stderr.isatty():
-        return run(lambda line: None)
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ImportError:                                     # of the extra "demo"
-        return run(lambda line: None)
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        done = bar.add_task("import", total=None)
-        return run(lambda line: bar.advance(done))

@@ -1,22 +1,44 @@
-"""``chrono jobs …``: list, show, create, pause, resume, trigger, backfill, delete, preview."""
+"""``chrono jobs …``: list, show, history, preview, pause, resume, trigger, backfill, delete; create and update are beside."""
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import click
 
-from chrono_beat.celery.commands.output import ACTOR, as_json, command, local, root, table
-from chrono_beat.core import callback
+from chrono_beat.celery.commands import completion, progress
+from chrono_beat.celery.commands.editing import create, update
+from chrono_beat.celery.commands.options import (
+    all_of,
+    job_argument,
+    limit_option,
+    machine_option,
+    seconds,
+    tenant_option,
+    tenants_option,
+)
+from chrono_beat.celery.commands.output import ACTOR, as_json, command, going_on, local, table
+from chrono_beat.celery.commands.shown import (
+    facade,
+    facts,
+    find,
+    first_line,
+    meaning,
+    next_run,
+    schedule_text,
+    state,
+    target_text,
+)
 from chrono_beat.core.errors import InvalidInput, Problem
-from chrono_beat.core.schedule import ScheduleError
 
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-machine_option = click.option("--json", "machine", is_flag=True, help="JSON instead of a table.")
-tenant_option = click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: the default tenant.")
+STEP = 1_000
+"""Instants of a backfill that are written at once."""
+
+MOST_FILLED = 1_000_000
+
+missed_option = click.option(
+    "--missed", default="nothing", show_default=True, type=click.Choice(["nothing", "latest", "all"]),
+    help="Which of what fell into the pause to run.")
 
 
 @click.group()
@@ -24,97 +46,48 @@ def jobs() -> None:
     """Look after jobs."""
 
 
-def facade(context: click.Context) -> Any:
-    """Return the functions on jobs, which every way of changing one goes through."""
-    return root(context).jobs()
+jobs.add_command(create)
+jobs.add_command(update)
 
-
-def find(context: click.Context, tenant: str | None, name: str) -> Any:
-    """Return the job that the command line names."""
-    composition = root(context)
-    return composition.jobs().get(tenant or composition.config().default_tenant, name)
-
-
-def seconds(text: str | None, field: str) -> timedelta | None:
-    """Read ``90``, ``90s``, ``5m``, ``2h`` or ``1d``.
-
-    Raises:
-        InvalidInput: the text is none of these.
-    """
-    if text is None:
-        return None
-    number, unit = (text[:-1], UNITS[text[-1:].lower()]) if text[-1:].lower() in UNITS else (text, 1)
-    try:
-        return timedelta(seconds=float(number) * unit)
-    except (ValueError, OverflowError):
-        raise InvalidInput(Problem(field, f"{text!r} is not a length of time; write 90, 90s, 5m, 2h or 1d")) from None
-
-
-def facts(job: Any) -> dict[str, Any]:
-    """Return what programs are told of a job."""
-    return {
-        "id": str(job.id), "tenant": job.tenant, "name": job.name,
-        "target": job.target_kind, "task": job.task, "url": job.url, "queue": job.queue,
-        "headers": callback.masked(job.headers), "args": job.args, "kwargs": job.kwargs,
-        "schedule_kind": job.schedule_kind, "expression": job.expression, "timezone": job.timezone,
-        "next_run_at": job.next_run_at, "state": state(job), "paused": job.paused, "version": job.version,
-        "concurrency": job.concurrency, "misfire": job.misfire, "pool": job.pool, "priority": job.priority,
-        "quarantined_reason": job.quarantined_reason, "note": job.note,
-    }
-
-
-def state(job: Any) -> str:
-    """Say in a word how a job stands."""
-    if job.finished_at is not None:
-        return "finished"
-    if job.quarantined_reason:
-        return "quarantined"
-    return "paused" if job.paused else "active"
-
-
-def next_run(job: Any) -> str:
-    """Write a job's next run in its zone; "" for none."""
-    return local(job.next_run_at, job.timezone)
-
-
-def schedule_text(job: Any) -> str:
-    """Write a job's schedule as people read it."""
-    if job.schedule_kind == "interval":
-        return f"every {job.expression} s"
-    if job.schedule_kind == "once":
-        return f"once, {job.expression}"
-    text = " ".join(json.loads(job.expression)) if job.schedule_kind == "celery" else job.expression
-    return f"{text} ({job.timezone})"
-
-
-def meaning(context: click.Context, job: Any) -> str:
-    """Say in words what a job's schedule means; "" where what is stored is none."""
-    try:
-        return str(facade(context).preview(job, count=1).words)
-    except (InvalidInput, ScheduleError):
-        return ""
+one_job = all_of(job_argument, tenant_option, machine_option)
 
 
 @jobs.command("list")
-@click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: all tenants.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000))
+@tenants_option
+@click.option("--prefix", default="", help="Names that begin with that.")
+@click.option("--task", default=None, help="Only those that run this task.")
+@click.option("--paused/--not-paused", default=None, help="Only those that are, or are not.")
+@click.option("--troubled", is_flag=True, help="Only those that are quarantined, or that no live worker can run.")
+@click.option("--source", default=None, type=click.Choice(["api", "decorator", "admin", "import"]), help="Where they come from.")
+@click.option("--finished", is_flag=True, help="Those that are over instead.")
+@click.option("--after", default=None, metavar="TENANT/NAME", help="The page after this job, the last one of the page before.")
+@limit_option
 @machine_option
 @click.pass_context
 @command
-def list_jobs(context: click.Context, tenant: str | None, limit: int, machine: bool) -> None:
+def list_jobs(context: click.Context, limit: int, machine: bool, after: str | None, **asked: Any) -> None:
     """List jobs that are not over, by tenant and name."""
-    found = list(facade(context).list(tenant)[:limit])
+    last = None
+    if after is not None:
+        tenant, _, name = after.partition("/")
+        if not name:
+            raise InvalidInput(Problem("after", "write TENANT/NAME, as the last job of the page before has them"))
+        last = (tenant, name)
+    functions = facade(context)
+    found = list(functions.list(after=last, **asked)[:limit + 1])
+    more, found = len(found) > limit, found[:limit]
     if machine:
-        click.echo(as_json([facts(job) for job in found]))
-        return
-    rows = [(job.tenant, job.name, schedule_text(job), job.task, state(job), next_run(job)) for job in found]
-    table(("tenant", "name", "schedule", "task", "state", "next run"), rows)
+        click.echo(as_json([facts(functions, job) for job in found]))
+    else:
+        table(("tenant", "name", "schedule", "target", "state", "next run"), [
+            (job.tenant, job.name, schedule_text(job), target_text(job), state(job), local(job.next_run_at, job.timezone))
+            for job in found])
+    if more:
+        click.echo(f"There are more: go on with --after '{found[-1]}'.", err=True)
 
 
 @jobs.command()
-@click.argument("name")
-@tenant_option
-@machine_option
+@one_job
 @click.pass_context
 @command
 def show(context: click.Context, name: str, tenant: str | None, machine: bool) -> None:
@@ -125,7 +98,7 @@ def show(context: click.Context, name: str, tenant: str | None, machine: bool) -
         "id": row.id, "state": row.state, "reason": row.reason, "due_at": row.due_at, "started_at": row.started_at,
         "finished_at": row.finished_at, "attempt": row.attempt, "deliveries": row.deliveries, "error": row.error,
     } for row in last]
-    told = {**facts(job), "words": meaning(context, job)}
+    told = {**facts(facade(context), job), "words": meaning(context, job)}
     if machine:
         click.echo(as_json({**told, "executions": history}))
         return
@@ -136,131 +109,48 @@ def show(context: click.Context, name: str, tenant: str | None, machine: bool) -
     table(
         ("due", "attempt", "state", "reason", "deliveries", "error"),
         [(local(row["due_at"], job.timezone), row["attempt"], row["state"], row["reason"], row["deliveries"],
-          row["error"].splitlines()[0][:80] if row["error"] else "") for row in history],
+          first_line(row["error"])) for row in history],
     )
 
 
-def creation_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what a job is; what is not given has the default of the definition."""
-    options = (
-        click.argument("name"),
-        click.option("--task", default=None, help="Name of the Celery task."),
-        click.option("--url", default=None, help="Instead of a task: where the kwargs are posted to."),
-        click.option("--timeout", default=None, help="Bound of one call of the URL: 30s."),
-        click.option("--queue", default=None, help="Send the task's message to this queue of stock workers."),
-        click.option("--headers", default=None, help="JSON object: headers of the message, or of the call."),
-        click.option("--cron", default=None, help='Five fields, for example "0 9 * * mon-fri".'),
-        click.option("--every", default=None, help="Interval: 90s, 5m, 2h, 1d."),
-        click.option("--at", default=None, help="One run, ISO 8601 with offset: 2026-01-02T09:00Z."),
-        click.option("--timezone", default=None, help="IANA zone of --cron; UTC unless given."),
-        click.option("--args", default=None, help="JSON array."),
-        click.option("--kwargs", default=None, help="JSON object."),
-        click.option("--pool", default=None, help="Celery queue whose workers run it."),
-        click.option("--priority", default=None, type=int, help="0 (first) to 9."),
-        click.option("--concurrency", default=None, help="forbid or allow."),
-        click.option("--misfire", default=None, help="skip, latest or all."),
-        click.option("--max-duration", default=None, help="Bound of one run: 90s, 5m, 2h."),
-        click.option("--expires-after", default=None, help="How late it may still start: 90s, 5m, 2h."),
-        click.option("--paused", is_flag=True, help="Keep it without firing it."),
-        click.option("--note", default=None),
-    )
-    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), function)
-
-
 @jobs.command()
-@creation_options
+@click.argument("name", required=False, shell_complete=completion.jobs)
 @tenant_option
+@click.option("--id", "job_id", default=None, metavar="UUID", help="Instead of a name; also of a job that was deleted.")
+@limit_option
 @machine_option
 @click.pass_context
 @command
-def create(context: click.Context, machine: bool, **given: Any) -> None:
-    """Create a job."""
-    for field in ("every", "timeout", "max_duration", "expires_after"):
-        given[field] = seconds(given[field], field)
-    arguments = {key: value for key, value in given.items() if value is not None}
-    job = facade(context).create(**arguments, actor=ACTOR)
-    for problem in facade(context).warnings_for(job):
-        click.echo(f"Warning: {problem.field}: {problem.message}", err=True)
-    click.echo(as_json(facts(job)) if machine else f"created {job}, next run {next_run(job) or 'none'}")
-
-
-def acting(name: str, help_text: str, act: Callable[[Any, Any], str]) -> None:
-    """Add a command that does one thing to one job."""
-    @jobs.command(name, help=help_text)
-    @click.argument("name")
-    @tenant_option
-    @click.pass_context
-    @command
-    def _act(context: click.Context, name: str, tenant: str | None) -> None:
-        click.echo(act(facade(context), find(context, tenant, name)))
-
-
-def _pause(functions: Any, job: Any) -> str:
-    functions.pause(job, actor=ACTOR)
-    return f"paused {job}"
-
-
-def _trigger(functions: Any, job: Any) -> str:
-    execution = functions.trigger(job, actor=ACTOR)
-    active = execution.in_the_way
-    if active is None:
-        return f"triggered {job}: {execution.id}"
-    what = "it will end" if job.concurrency == "replace" else "it may be skipped, for"
-    return f"triggered {job}: {execution.id}; {what} {active.id}, which runs since {active.started_at.isoformat()}"
-
-
-def _delete(functions: Any, job: Any) -> str:
-    functions.delete(job, actor=ACTOR)
-    return f"deleted {job}; its history stays"
-
-
-acting("pause", "Stop firing a job until it is resumed.", _pause)
-acting("trigger", "Run a job now, beside its schedule.", _trigger)
-acting("delete", "Remove a job; its history stays.", _delete)
-
-
-@jobs.command()
-@click.argument("name")
-@tenant_option
-@click.option("--missed", default=None, help='What fell into the pause: "latest" or "all". Default: nothing.')
-@click.option("--limit", default=1_000, show_default=True, type=int, help="How many --missed all runs, the newest ones.")
-@click.pass_context
-@command
-def resume(context: click.Context, name: str, tenant: str | None, missed: str | None, limit: int) -> None:
-    """Fire a paused job again from now on."""
-    job = facade(context).resume(find(context, tenant, name), missed=missed, limit=limit, actor=ACTOR)
-    click.echo(f"resumed {job}, next run {next_run(job) or 'none'}")
-
-
-@jobs.command()
-@click.argument("name")
-@click.argument("start")
-@click.argument("end")
-@tenant_option
-@click.option("--limit", default=1_000, show_default=True, type=int, help="Instants to look at, the oldest ones.")
-@click.option("--pace", default=None, help="Between two due times: 90s, 5m, 2h. Default: all are due now.")
-@machine_option
-@click.pass_context
-@command
-def backfill(
-    context: click.Context, name: str, start: str, end: str, tenant: str | None, limit: int, pace: str | None, machine: bool,
+def history(
+    context: click.Context, name: str | None, tenant: str | None, job_id: str | None, limit: int, machine: bool,
 ) -> None:
-    """Run what the schedule named from START to before END (2026-01-01T00:00Z); repeating it adds nothing."""
-    job = find(context, tenant, name)
-    done = facade(context).backfill(job, start, end, limit=limit, pace=seconds(pace, "pace"), actor=ACTOR)
+    """Show who changed what of a job, the last change first."""
+    if (name is None) == (job_id is None):
+        raise InvalidInput(Problem("name", "give the name of a job, or --id"))
+    events = facade(context).history(job_id or find(context, tenant, str(name)))[:limit]
+    rows = [{
+        "at": event.at, "action": event.action, "actor": event.actor, "version": event.version,
+        "tenant": event.tenant, "name": event.job_name, "detail": json.loads(event.detail) if event.detail else {},
+    } for event in events]
     if machine:
-        click.echo(as_json(done._asdict()))
+        click.echo(as_json(rows))
         return
-    click.echo(f"{done.created:,} runs of {job} to be made up for, {done.existing:,} were there already")
-    if done.go_on_from is not None:
-        click.echo(f"{done.left_out:,} are left out; go on from {done.go_on_from:%Y-%m-%dT%H:%M:%SZ}")
+    table(("at", "version", "what", "who", "details"), [
+        (f"{row['at']:%Y-%m-%d %H:%M:%S}Z", row["version"], row["action"], row["actor"], _told(row["detail"])) for row in rows])
+
+
+def _told(detail: dict[str, Any]) -> str:
+    """Write what an event says in one line: a change as before -> after."""
+    before, after = detail.get("before"), detail.get("after")
+    if isinstance(before, dict) and isinstance(after, dict):
+        return ", ".join(f"{field}: {before.get(field)!s} -> {value!s}" for field, value in after.items())
+    said = after if isinstance(after, dict) else before if isinstance(before, dict) else detail
+    return ", ".join(f"{field}={value}" for field, value in said.items())
 
 
 @jobs.command()
-@click.argument("name")
-@tenant_option
-@click.option("--count", default=10, show_default=True, type=int)
-@machine_option
+@one_job
+@click.option("--count", default=10, show_default=True, type=int, help="How many runs, 1 to 1,000.")
 @click.pass_context
 @command
 def preview(context: click.Context, name: str, tenant: str | None, count: int, machine: bool) -> None:
@@ -275,3 +165,113 @@ def preview(context: click.Context, name: str, tenant: str | None, count: int, m
         click.echo(f"{local(run, found.timezone)}   {run:%Y-%m-%dT%H:%M:%SZ}")
     for note in found.notes:
         click.echo(f"note: {note}")
+
+
+def answer(context: click.Context, machine: bool, done: str, job: Any) -> None:
+    """Say what a change of a job did, and what runs and goes on."""
+    running = getattr(job, "still_running", ())
+    if machine:
+        click.echo(as_json({**facts(facade(context), job), "still_running": [delivery._asdict() for delivery in running]}))
+        return
+    click.echo(done)
+    going_on(running)
+
+
+@jobs.command()
+@one_job
+@click.option("--note", default="", help="Why, for people.")
+@click.pass_context
+@command
+def pause(context: click.Context, name: str, tenant: str | None, note: str, machine: bool) -> None:
+    """Stop firing a job until it is resumed."""
+    job = facade(context).pause(find(context, tenant, name), note=note, actor=ACTOR)
+    answer(context, machine, f"paused {job}", job)
+
+
+@jobs.command()
+@one_job
+@missed_option
+@click.option("--limit", default=1_000, show_default=True, type=int, help="How many --missed all runs, the newest ones.")
+@click.option("--note", default=None, help="A new note.")
+@click.pass_context
+@command
+def resume(
+    context: click.Context, name: str, tenant: str | None, missed: str, limit: int, note: str | None, machine: bool,
+) -> None:
+    """Fire a paused job again from now on."""
+    job = facade(context).resume(
+        find(context, tenant, name), missed=None if missed == "nothing" else missed, limit=limit, note=note, actor=ACTOR)
+    answer(context, machine, f"resumed {job}, next run {next_run(job)}", job)
+
+
+@jobs.command()
+@one_job
+@click.option("--token", default=None, help="The request's own name: repeated within seven days, it triggers nothing.")
+@click.pass_context
+@command
+def trigger(context: click.Context, name: str, tenant: str | None, token: str | None, machine: bool) -> None:
+    """Run a job now, beside its schedule."""
+    job = find(context, tenant, name)
+    execution = facade(context).trigger(job, token=token, actor=ACTOR)
+    active = execution.in_the_way
+    if machine:
+        click.echo(as_json({"execution": execution.id, "state": execution.state,
+                            "in_the_way": None if active is None else active.id}))
+        return
+    said = f"triggered {job}: {execution.id}"
+    if active is not None:
+        what = "it will end" if job.concurrency == "replace" else "it may be skipped, for"
+        said += f"; {what} {active.id}, which runs since {active.started_at.isoformat()}"
+    click.echo(said)
+
+
+@jobs.command()
+@one_job
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_context
+@command
+def delete(context: click.Context, name: str, tenant: str | None, yes: bool, machine: bool) -> None:
+    """Remove a job; its history stays. Asks first, unless --yes."""
+    job = find(context, tenant, name)
+    if not yes:
+        click.confirm(f"Delete {job}? What has not begun is dropped.", abort=True, err=True)
+    job.still_running = facade(context).delete(job, actor=ACTOR)
+    answer(context, machine, f"deleted {job} ({job.id}); its history stays", job)
+
+
+@jobs.command()
+@job_argument
+@click.argument("start")
+@click.argument("end")
+@tenant_option
+@click.option("--limit", default=STEP, show_default=True, type=click.IntRange(1, MOST_FILLED),
+              help="Instants to look at, the oldest ones.")
+@click.option("--pace", default=None,
+              help="Between two due times: 90s, 5m, 2h; 10,000 instants at most. Default: all are due now.")
+@machine_option
+@click.pass_context
+@command
+def backfill(
+    context: click.Context, name: str, start: str, end: str, tenant: str | None, limit: int, pace: str | None, machine: bool,
+) -> None:
+    """Run what the schedule named from START to before END (2026-01-01T00:00Z); repeating it adds nothing."""
+    job = find(context, tenant, name)
+    functions = facade(context)
+    # Paced runs are due one after the other from one instant on, so they are written at once.
+    step = limit if pace is not None else min(STEP, limit)
+    created = existing = 0
+    with progress.bar(f"backfill of {job}", machine=machine, total=limit) as went:
+        while True:
+            done = functions.backfill(
+                job, start, end, limit=min(step, limit - created - existing), pace=seconds(pace, "pace"), actor=ACTOR)
+            created, existing = created + done.created, existing + done.existing
+            went(done.created + done.existing, total=min(limit, created + existing + done.left_out))
+            if done.go_on_from is None or created + existing >= limit:
+                break
+            start = done.go_on_from
+    if machine:
+        click.echo(as_json({**done._asdict(), "created": created, "existing": existing}))
+        return
+    click.echo(f"{created:,} runs of {job} to be made up for, {existing:,} were there already")
+    if done.go_on_from is not None:
+        click.echo(f"{done.left_out:,} are left out; go on from {done.go_on_from:%Y-%m-%dT%H:%M:%SZ}")

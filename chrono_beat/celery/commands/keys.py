@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from chrono_beat.celery.commands.jobs import machine_option, seconds
+from chrono_beat.celery.commands.options import machine_option, seconds, tenants_option
 from chrono_beat.celery.commands.output import ACTOR, as_json, command, root, table
 
 
@@ -34,7 +34,7 @@ def create(context: click.Context, tenant: str, scopes: tuple[str, ...], name: s
 
 
 @keys.command("list")
-@click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: all tenants.")
+@tenants_option
 @machine_option
 @click.pass_context
 @command

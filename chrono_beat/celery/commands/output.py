@@ -1,4 +1,4 @@
-"""What all commands share: the composition root, tables for people, JSON for programs, errors with exit codes."""
+"""What all commands share: the composition root, tables for people, JSON for programs, errors with exit statuses."""
 from __future__ import annotations
 
 import functools
@@ -10,18 +10,41 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from chrono_beat.core.errors import (
+    BrokerUnavailable,
     ChronoError,
     Conflict,
     InvalidInput,
     MisconfiguredError,
     NotFound,
+    Problem,
     QueueUnavailable,
+    QuotaExceeded,
     StoreUnavailable,
 )
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
-WRONG_INPUT, UNHEALTHY = 2, 1
 ACTOR = "command line"
+
+TROUBLE, WRONG_INPUT, NOT_THERE, IN_THE_WAY = 1, 2, 3, 4
+STATUSES = {
+    0: "done",
+    TROUBLE: "trouble was found, a part of the work was refused, or the database, Redis or the broker does not answer",
+    WRONG_INPUT: "the input or the settings are wrong; the field and the mend are named, and nothing was written",
+    NOT_THERE: "what was named does not exist",
+    IN_THE_WAY: "something stands in the way: it was changed meanwhile, the name is taken, it has ended, a limit is reached",
+}
+"""Exit statuses of all commands."""
+
+_STATUS_OF: tuple[tuple[type[ChronoError], int], ...] = (
+    (NotFound, NOT_THERE), (QuotaExceeded, IN_THE_WAY), (Conflict, IN_THE_WAY), (InvalidInput, WRONG_INPUT),
+    (MisconfiguredError, WRONG_INPUT), (ChronoError, TROUBLE),
+)
+"""The first that fits: an unknown tenant is wrong input as well, and not there."""
+
+_AWAY: tuple[tuple[type[ChronoError], str], ...] = (
+    (QueueUnavailable, "Redis does not answer: "), (StoreUnavailable, "the database does not answer: "),
+    (BrokerUnavailable, "the broker does not answer: "),
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,31 +66,39 @@ def fail(message: str, status: int) -> NoReturn:
 
 
 def command(function: F) -> F:
-    """Turn typed errors into messages and exit codes."""
+    """Turn typed errors into messages and exit statuses."""
     @functools.wraps(function)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
+    def guarded(context: click.Context, *args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
-        except InvalidInput as error:
-            for problem in error.problems:
-                click.echo(f"Error: {problem.field}: {problem.message}", err=True)
-            raise click.exceptions.Exit(WRONG_INPUT) from None
-        except (NotFound, Conflict, MisconfiguredError) as error:
-            fail(str(error), WRONG_INPUT)
-        except QueueUnavailable as error:
-            fail(f"Redis does not answer: {error}", UNHEALTHY)
-        except StoreUnavailable as error:
-            fail(f"the database does not answer: {error}", UNHEALTHY)
+            return function(context, *args, **kwargs)
         except ChronoError as error:
-            fail(str(error), UNHEALTHY)
+            status = next(status for kind, status in _STATUS_OF if isinstance(error, kind))
+            if isinstance(error, InvalidInput):
+                tell("Error", error.problems)
+                raise click.exceptions.Exit(status) from None
+            fail(next((said for kind, said in _AWAY if isinstance(error, kind)), "") + str(error), status)
+        except Exception as error:
+            extension = getattr(context.obj.app, "chrono_beat", None)
+            why = None if extension is None else extension.root.database_trouble(error)
+            if why is None:
+                raise
+            fail(why, TROUBLE)
 
     return guarded      # type: ignore[return-value]
 
 
+def tell(what: str, problems: Iterable[Problem]) -> None:
+    """Write problems with their fields to standard error; *what* is "Error" or "Warning"."""
+    for problem in problems:
+        click.echo(f"{what}: {problem.field}: {problem.message}", err=True)
+
+
 def as_json(value: Any) -> str:
     """Write a value as one line of JSON; instants in ISO 8601, UTC."""
-    def other(item: Any) -> str:
-        return item.isoformat().replace("+00:00", "Z") if isinstance(item, datetime) else str(item)
+    def other(item: Any) -> Any:
+        if isinstance(item, datetime):
+            return item.isoformat().replace("+00:00", "Z")
+        return sorted(item) if isinstance(item, (set, frozenset)) else str(item)
 
     return json.dumps(value, default=other, ensure_ascii=False)
 
@@ -88,3 +119,9 @@ def local(instant: datetime | None, zone: str) -> str:
     if instant is None:
         return ""
     return f"{instant.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S} {zone}"
+
+
+def going_on(running: Iterable[Any]) -> None:
+    """Say which deliveries run and go on after a change."""
+    for delivery in running or ():
+        click.echo(f"{delivery.execution_id} runs on {delivery.worker} and goes on")

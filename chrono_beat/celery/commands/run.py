@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from chrono_beat import telemetry
-from chrono_beat.celery.commands.output import UNHEALTHY, WRONG_INPUT, command, fail, root
+from chrono_beat.celery.commands.output import TROUBLE, WRONG_INPUT, command, fail, root
 from chrono_beat.celery.relay_sender import CelerySender
 
 ROLES = ("dispatch", "record", "reap", "audit", "keep", "relay", "alert")
@@ -94,7 +94,7 @@ def serve(runner: Any, health_file: Path | None = None) -> None:
     try:
         while not stop.wait(1.0):
             if runner.failed():
-                fail("a service could not be kept running; see the log", UNHEALTHY)
+                fail("a service could not be kept running; see the log", TROUBLE)
             show_health(runner, health_file)
     finally:
         runner.stop()

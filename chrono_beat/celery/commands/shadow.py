@@ -7,7 +7,7 @@ import click
 from celery.schedules import maybe_schedule
 
 from chrono_beat.celery.commands.importing import app_zone
-from chrono_beat.celery.commands.jobs import machine_option
+from chrono_beat.celery.commands.options import machine_option
 from chrono_beat.celery.commands.output import as_json, command, root
 from chrono_beat.core import ids, imports
 from chrono_beat.core.shadow import MAX_FIRES, celery_fires, compare, our_fires

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from chrono_beat.celery.commands.jobs import machine_option
+from chrono_beat.celery.commands.options import machine_option
 from chrono_beat.celery.commands.output import ACTOR, as_json, command, root, table
 
 FIELDS = ("slug", "name", "pool", "weight", "max_running", "paused", "max_jobs", "create_rate", "create_burst",

@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import click
 
-from chrono_beat.celery.commands.jobs import machine_option
+from chrono_beat.celery.commands import progress
+from chrono_beat.celery.commands.options import machine_option
 from chrono_beat.celery.commands.output import as_json, command, root, table
 
 
@@ -17,7 +18,8 @@ def zones(context: click.Context, apply: bool, machine: bool) -> None:
 
     The services do so by themselves after start and once an hour, where the host's release is the newer one.
     """
-    found = root(context).zone_data().report(apply=apply)
+    with progress.bar("zone data", machine=machine) as went:
+        found = root(context).zone_data().report(apply=apply, progress=went)
     if machine:
         click.echo(as_json({"planned_with": found.planned_with, "in_use": found.in_use,
                             "moves": [move._asdict() for move in found.moves]}))
