@@ -51,16 +51,16 @@ def problem(
 
 def install(api: NinjaAPI) -> None:
     """Answer every typed error of the API."""
-    def plain(status: int, title: str) -> Callable[[HttpRequest, Any], HttpResponse]:
-        return lambda request, error: problem(status, title, [Problem("", str(error), "")])
+    def plain(status: int, title: str, code: str, field: str = "") -> Callable[[HttpRequest, Any], HttpResponse]:
+        return lambda request, error: problem(status, title, [Problem(field, str(error), code)])
 
     api.add_exception_handler(InvalidInput, _invalid)
     api.add_exception_handler(ValidationError, _unread)
     api.add_exception_handler(QuotaExceeded, _quota)
-    api.add_exception_handler(NotFound, plain(404, "Not found"))
-    api.add_exception_handler(Http404, plain(404, "Not found"))
-    api.add_exception_handler(Conflict, plain(409, "Conflict"))
-    api.add_exception_handler(StaleVersion, plain(412, "Changed meanwhile"))
+    api.add_exception_handler(NotFound, plain(404, "Not found", "not_found"))
+    api.add_exception_handler(Http404, plain(404, "Not found", "not_found"))
+    api.add_exception_handler(Conflict, plain(409, "Conflict", "conflict"))
+    api.add_exception_handler(StaleVersion, plain(412, "Changed meanwhile", "stale", "If-Match"))
     for kind in (QueueUnavailable, StoreUnavailable, OperationalError):
         api.add_exception_handler(kind, lambda request, error: problem(
             503, "Unavailable", [Problem("", "a server behind this one does not answer; try again", "unavailable")],

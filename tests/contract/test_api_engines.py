@@ -1,0 +1,97 @@
+"""The HTTP API under requests at the same time, on each real engine."""
+import json
+import threading
+
+import pytest
+from django.db import connections
+from django.test import Client
+
+from chrono_beat.core.config import Config
+from chrono_beat_django import keys, wiring
+from chrono_beat_django.models import ApiKey, Job, StoredAnswer
+from tests.django.fakes import RecordingQueue
+
+JOBS = "/chrono/api/v1/jobs"
+REPORT = {"name": "report", "task": "shop.report", "cron": "0 9 * * *"}
+CALLERS = 4
+
+
+class Everything:
+    """A database router that knows one database."""
+
+    alias = ""
+
+    def db_for_read(self, model, **hints):
+        return self.alias
+
+    db_for_write = db_for_read
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def secret(request, settings):
+    """A key of the default tenant in that database, which is everybody's."""
+    bench = request.getfixturevalue(f"{request.param}_bench")
+    Everything.alias = bench.alias
+    settings.DATABASE_ROUTERS = [Everything()]
+    for model in (ApiKey, StoredAnswer):
+        model.objects.all().delete()
+    with wiring.override(queue=RecordingQueue(), config=Config(partitions=8)):
+        yield keys.create("default", keys.SCOPES).secret
+
+
+def at_once(secret, bodies, **headers):
+    """Send a POST for each body from a thread of its own; returns the answers in the order of the bodies."""
+    start, answers = threading.Barrier(len(bodies)), [None] * len(bodies)
+
+    def send(number):
+        try:
+            start.wait()
+            answers[number] = Client().generic("POST", JOBS, json.dumps(bodies[number]), content_type="application/json",
+                                               headers={"Authorization": f"Bearer {secret}", **headers})
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(len(bodies))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def test_identical_posts_at_the_same_time_are_one_job_and_one_answer(secret):
+    """Each waits for the first one at the key."""
+    for number in range(5):
+        answers = at_once(secret, [{**REPORT, "name": f"report {number}"}] * CALLERS, **{"Idempotency-Key": f"k{number}"})
+
+        assert {answer.status_code for answer in answers} == {201}, [answer.content for answer in answers]
+        assert len({(answer.content, answer["ETag"]) for answer in answers}) == 1
+        assert sorted("Idempotent-Replayed" in answer for answer in answers) == [False, True, True, True]
+        assert Job.objects.count() == number + 1
+
+
+def test_different_posts_with_one_key_at_the_same_time_are_one_job_and_refusals(secret):
+    answers = at_once(secret, [{**REPORT, "name": f"report {n}"} for n in range(CALLERS)], **{"Idempotency-Key": "k"})
+
+    assert sorted(answer.status_code for answer in answers) == [201, 422, 422, 422]
+    assert Job.objects.count() == 1
+
+
+def test_one_that_fails_lets_the_next_one_with_its_key_try(secret, monkeypatch):
+    """The first one dies in its transaction while the others wait at the key."""
+    from chrono_beat_django.api import jobs
+
+    once, create = threading.Lock(), jobs.jobs.create
+
+    def dies_once(**values):
+        made = create(**values)
+        if once.acquire(blocking=False):
+            raise KeyError("lost")
+        return made
+
+    monkeypatch.setattr(jobs.jobs, "create", dies_once)
+    monkeypatch.setattr(Client, "store_exc_info", lambda *_, **__: None)
+    answers = at_once(secret, [REPORT] * CALLERS, **{"Idempotency-Key": "k"})
+
+    assert sorted(answer.status_code for answer in answers) == [201, 201, 201, 500]
+    assert Job.objects.count() == 1
