@@ -66,7 +66,9 @@ EVENTS: dict[str, Event] = {
     "lane_unreachable": _event(_WARNING, "lane error", "Redis does not answer for this lane"),
     "lane_reachable": _event(_INFO, "lane generation", "it answers (again), and may be published to"),
     # recorder, reaper, audit, keeper; starts, endings, attempts and reaped are sequences of records
-    "recorded": _event(_DEBUG, "lane starts endings attempts ended ignored", "outcomes of one transaction"),
+    # tenants: of the endings, "" where nobody knows it; started: tenant and lateness in µs of each first start
+    "recorded": _event(_DEBUG, "lane starts endings attempts ended ignored tenants started", "outcomes of one transaction"),
+    "outcome_refused": _event(_WARNING, "lane execution_id result", "a worker's: its lease was over, or it was settled before"),
     "outcome_unknown": _event(_ERROR, "lane outcome", "one that cannot be recorded; it is logged and let go"),
     "set_aside": _event(_WARNING, "lane what why", "something in Redis that is not ours or cannot be read was let go"),
     "dead_lettered": _event(_WARNING, "tenant reason count", "executions that failed for good, until somebody handles them"),

@@ -55,6 +55,7 @@ class Config:
         retention_days: days for which finished executions are kept.
         alert_every: seconds between two messages of the same alert.
         alert_emails: addresses of operators; they are told of every alert.
+        metrics_tenants: tenants that metrics name; all others are one, "other".
         wiring: dotted name of the composition root.
     """
 
@@ -92,6 +93,7 @@ class Config:
     retention_days: int = 30
     alert_every: float = 900.0
     alert_emails: tuple[str, ...] = ()
+    metrics_tenants: int = 20
     wiring: str = "chrono_beat_django.wiring"
 
 
@@ -102,9 +104,10 @@ _AT_LEAST = {
     "stop_grace": 0.1, "reap_cap": 1, "reap_every": 0.05, "no_worker_after": 1, "replace_grace": 0, "record_batch": 1,
     "audit_rate": 1, "max_payload": 1,
     "failure_window": 1, "failure_minimum": 1, "retry_hold": 1, "retention_days": 1,
-    "alert_every": 1,
+    "alert_every": 1, "metrics_tenants": 0,
 }
-_AT_MOST = {"partitions": MAX_PARTITIONS, "lanes": MAX_LANES, "horizon": 600, "publish_batch": 1000, "claim_batch": 10_000}
+_AT_MOST = {"partitions": MAX_PARTITIONS, "lanes": MAX_LANES, "horizon": 600, "publish_batch": 1000, "claim_batch": 10_000,
+            "metrics_tenants": 1_000}
 _RELATIONS = (
     ("renew_every", "lease_ttl", 0.5, "a lease must outlive at least one failed renewal"),
     ("partition_renew_every", "partition_lease_ttl", 0.5, "a partition's lease must outlive at least one failed renewal"),

@@ -338,10 +338,17 @@ class CancelRequest(NamedTuple):
 
 
 class RecordResult(NamedTuple):
-    """What a record transaction did: ids of rows that ended now; of those whose outcome came too late or did not fit."""
+    """What a record transaction did.
+
+    Args:
+        ended: ids of rows that ended now.
+        ignored: ids of those whose outcome came too late or did not fit.
+        started: tenant and lateness (due to started, µs) of each row that started now for the first time.
+    """
 
     ended: Sequence[str]
     ignored: Sequence[str]
+    started: Sequence[tuple[str, int]] = ()
 
 
 class PartitionLease(NamedTuple):

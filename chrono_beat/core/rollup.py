@@ -171,6 +171,10 @@ class Tallies:
         """Count occurrences that a claim wrote as missed at once, in the minute of the claim."""
         self._of(tenant, at_us).states[MISSED] += occurrences
 
+    def started(self) -> list[tuple[str, int]]:
+        """Return tenant and lateness (µs) of each execution that started."""
+        return [(tenant, late_us) for (tenant, _), tally in self._minutes.items() for late_us in tally.lateness_us]
+
     def rows(self) -> list[tuple[str, int, Tally]]:
         """Return (tenant, start of the minute in µs, what is added), in the order in which all writers lock them."""
         return [(*key, tally) for key, tally in sorted(self._minutes.items(), key=lambda item: item[0])]

@@ -19,12 +19,12 @@ from chrono_beat.core.config import Config
 from chrono_beat.core.deliveries import ALIEN, UNREADABLE, Outcome
 from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
 from chrono_beat.core.outcomes import decide_end, needs_row
-from chrono_beat.core.records import Ending, NewAttempt, OpenExecution, Start
+from chrono_beat.core.records import Ending, NewAttempt, OpenExecution, RecordResult, Start
 from chrono_beat.ports import JobStore, QueueStore
 from chrono_beat.services.capped import CappedTime
 from chrono_beat.services.service import Service
 from chrono_beat.services.streaks import Streaks
-from chrono_beat.telemetry import emit
+from chrono_beat.telemetry import emit, listening
 
 logger = logging.getLogger(__name__)
 
@@ -134,16 +134,20 @@ class Recorder(Service):
         except Exception:
             self._write_apart(lane, outcomes, rows)
             return
-        emit("recorded", lane=lane, starts=starts, endings=endings, attempts=attempts, ended=result.ended,
-             ignored=result.ignored)
-        self._tell_of_the_dead(outcomes, endings, set(result.ended))
+        if listening():
+            self._tell(lane, outcomes, starts, endings, attempts, result)
 
-    def _tell_of_the_dead(self, outcomes: Sequence[Outcome], endings: Sequence[Ending], ended: set[str]) -> None:
-        dead = {e.execution_id: e.reason for e in endings if e.state == lifecycle.DEAD and e.execution_id in ended}
-        if not dead:
-            return
+    def _tell(
+        self, lane: int, outcomes: Sequence[Outcome], starts: Sequence[Start], endings: Sequence[Ending],
+        attempts: Sequence[NewAttempt], result: RecordResult,
+    ) -> None:
         tenants = {outcome.execution_id: outcome.tenant for outcome in outcomes}
-        for (tenant, reason), count in Counter((tenants[key], reason) for key, reason in dead.items()).items():
+        emit("recorded", lane=lane, starts=starts, endings=endings, attempts=attempts, ended=result.ended,
+             ignored=result.ignored, tenants=[tenants[ending.execution_id] for ending in endings], started=result.started)
+        ended = set(result.ended)
+        dead = Counter((tenants[e.execution_id], e.reason) for e in endings
+                       if e.state == lifecycle.DEAD and e.execution_id in ended)
+        for (tenant, reason), count in dead.items():
             emit("dead_lettered", tenant=tenant, reason=reason, count=count)
 
     def _write_apart(self, lane: int, outcomes: Sequence[Outcome], rows: Mapping[str, OpenExecution]) -> None:

@@ -302,7 +302,7 @@ class MemoryJobStore(MemoryFlags, MemoryHolds, MemoryAudit, MemoryEta):
                 if job_id in self.jobs:
                     self._finish(self.jobs[job_id], now)
             add_rollups(self.rollups, self._journal, tallies)
-            return RecordResult(ended, ignored)
+            return RecordResult(ended, ignored, tallies.started())
 
     def _start(self, start: Start, tallies: Tallies) -> None:
         row = self.executions.get(start.execution_id)

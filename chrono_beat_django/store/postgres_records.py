@@ -113,7 +113,8 @@ class PostgresRecords(PostgresClaims):
             _finish(cursor, set(jobs.values()))
             rollups.add_at_once(cursor, tallies)
             ended = list(dict.fromkeys(e.execution_id for e in endings if e.execution_id in jobs))
-            return RecordResult(ended, [e.execution_id for e in endings if e.execution_id not in jobs])
+            ignored = [e.execution_id for e in endings if e.execution_id not in jobs]
+            return RecordResult(ended, ignored, tallies.started())
 
         return self.transaction(work) if starts or endings else RecordResult([], [])
 

@@ -83,7 +83,8 @@ class SqliteRecords(SqliteClaims):
             cursor.executemany(NEXT_ATTEMPT, [_next_attempt(a, rows[a.after]) for a in attempts if a.after in ended])
             cursor.execute(FINISH, [text(now_us()), listed({rows[key]["job_id"] for key in ended})])
             rollups.add(cursor, tallies)
-            return RecordResult(list(ended), [e.execution_id for e in endings if e.execution_id not in ended])
+            ignored = [e.execution_id for e in endings if e.execution_id not in ended]
+            return RecordResult(list(ended), ignored, tallies.started())
 
         return self.write(work) if starts or endings else RecordResult([], [])
 

@@ -56,11 +56,12 @@ def test_what_is_recorded_twice_counts_once(bench, store, key):
 
 
 def test_only_the_first_start_of_an_execution_counts(bench, store, key):
-    store.record([Start(key, NOON + SECOND, "w1", 1), Start(key, NOON + 9 * SECOND, "w2", 2)], [], [])
-    store.record([Start(key, NOON + 40 * SECOND, "w3", 3)], [], [])
+    first = store.record([Start(key, NOON + SECOND, "w1", 1), Start(key, NOON + 9 * SECOND, "w2", 2)], [], [])
+    second = store.record([Start(key, NOON + 40 * SECOND, "w3", 3)], [], [])
 
     minute = bench.rollups()["acme", NOON]
     assert (minute["started"], minute["lateness"]) == (1, histogram([SECOND]))
+    assert (first.started, second.started) == ([("acme", SECOND)], [])
     assert bench.rows()[0].deliveries == 3
 
 

@@ -2,6 +2,7 @@
 import re
 import socket
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from chrono_beat import telemetry
 from chrono_beat.celery.commands.output import WRONG_INPUT
 from chrono_beat.celery.commands.run import measured
+from chrono_beat.core import tenant_labels
 from chrono_beat.core.deliveries import Reaped
 from chrono_beat.core.records import Ending, Start
 from chrono_beat.metrics import Metrics
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "monitoring.rst"
 
 
 @pytest.fixture
@@ -34,16 +36,17 @@ def end(name, state, reason=""):
     return Ending(name, state, reason, 1, "w", 1, "")
 
 
-def recorded(starts=(), endings=(), ended=()):
-    telemetry.emit("recorded", lane=0, starts=starts, endings=endings, attempts=[], ended=ended, ignored=[])
+def recorded(starts=(), endings=(), ended=(), tenants=None, started=()):
+    telemetry.emit("recorded", lane=0, starts=starts, endings=endings, attempts=[], ended=ended, ignored=[],
+                   tenants=tenants or ["acme"] * len(endings), started=started)
 
 
 def test_an_end_counts_only_where_it_ended_a_row(metrics):
     recorded(endings=[end("a", "succeeded"), end("b", "dead", "error"), end("c", "dead", "error")], ended=["a", "b"])
 
     value = metrics.registry.get_sample_value
-    assert value("chrono_executions_total", {"state": "succeeded", "reason": ""}) == 1
-    assert value("chrono_executions_total", {"state": "dead", "reason": "error"}) == 1
+    assert value("chrono_executions_total", {"state": "succeeded", "reason": "", "tenant": "acme"}) == 1
+    assert value("chrono_executions_total", {"state": "dead", "reason": "error", "tenant": "acme"}) == 1
 
 
 def test_inv10_repeats_reaps_missed_and_repairs_are_numbers(metrics):
@@ -52,20 +55,64 @@ def test_inv10_repeats_reaps_missed_and_repairs_are_numbers(metrics):
     telemetry.emit("missed", job_id="j", tenant="acme", name="n", count=7, first_us=1, last_us=2)
     telemetry.emit("publish_missed", lane=0, execution_ids=["d", "e"])
     telemetry.emit("republished", lane=0, execution_ids=["f"])
+    telemetry.emit("outcome_refused", lane=0, execution_id="g", result="succeeded")
 
-    names = ("deliveries", "duplicate_deliveries", "reaps", "missed", "audit_repairs")
-    assert [metrics.registry.get_sample_value(f"chrono_{name}_total") for name in names] == [3, 2, 1, 9, 1]
+    names = ("deliveries", "duplicate_deliveries", "reaps", "missed", "audit_repairs", "refused_outcomes")
+    assert [metrics.registry.get_sample_value(f"chrono_{name}_total") for name in names] == [3, 2, 1, 9, 1, 1]
 
 
 def test_inv10_lateness_of_a_batch_is_a_number_for_each_execution(metrics):
     telemetry.emit("published", lane=0, tenants=["a", "b", "c"], lateness_us=[5_000, 20_000, 2_000_000])
-    telemetry.emit("published", lane=0, tenants=["a"], lateness_us=[7_200_000_000])
+    telemetry.emit("published", lane=0, tenants=["a", "a"], lateness_us=[7_200_000_000, 2_000_000])
+    recorded(started=[("a", 30_000)])
 
-    def up_to(bound):
-        return metrics.registry.get_sample_value("chrono_lateness_seconds_bucket", {"stage": "published", "le": bound})
+    def up_to(bound, stage, tenant):
+        return metrics.registry.get_sample_value(
+            "chrono_lateness_seconds_bucket", {"stage": stage, "tenant": tenant, "le": bound})
 
-    assert [up_to("0.005"), up_to("0.025"), up_to("1.0"), up_to("2.5"), up_to("+Inf")] == [1, 2, 2, 3, 4]
-    assert metrics.registry.get_sample_value("chrono_lateness_seconds_sum", {"stage": "published"}) == 7_202.025
+    assert [up_to(bound, "published", "a") for bound in ("0.005", "0.025", "1.0", "2.5", "+Inf")] == [1, 1, 1, 2, 3]
+    assert [up_to(bound, "published", "c") for bound in ("1.0", "2.5")] == [0, 1]
+    assert [up_to(bound, "started", "a") for bound in ("0.025", "0.05")] == [0, 1]
+    assert metrics.registry.get_sample_value(
+        "chrono_lateness_seconds_sum", {"stage": "published", "tenant": "a"}) == 7_202.005
+
+
+def series_of(metrics, label, value):
+    return {tuple(sample.labels.items()) for family in metrics.registry.collect() for sample in family.samples
+            if sample.labels.get(label) == value}
+
+
+def test_ten_thousand_tenants_make_no_more_series_than_are_named():
+    metrics = Metrics(tenants=5)
+    for number in range(10_000):
+        name = f"t{number}"
+        metrics.observe("published", {"tenants": [name], "lateness_us": [number]})
+        metrics.observe("recorded", {
+            "starts": [], "started": [(name, number)], "endings": [end(name, "succeeded")], "tenants": [name],
+            "ended": [name]})
+        metrics.observe("capped", {"tenants": [name], "spent_us": [1_000_000]})
+
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples if "tenant" in sample.labels]
+    total = {name: sum(s.value for s in samples if s.name == name) for name in (
+        "chrono_executions_total", "chrono_lateness_seconds_count", "chrono_capped_seconds_total")}
+    assert {s.labels["tenant"] for s in samples} == {"other", "t0", "t1", "t2", "t3", "t4"}
+    assert total == {"chrono_executions_total": 10_000, "chrono_lateness_seconds_count": 20_000,
+                     "chrono_capped_seconds_total": 10_000}
+
+
+def test_a_tenant_that_loses_its_name_leaves_no_series_and_no_burst_of_the_others(metrics):
+    metrics = Metrics(tenants=1)
+    metrics.observe("published", {"tenants": ["quiet"] * 10, "lateness_us": [1] * 10})
+    before = series_of(metrics, "tenant", "quiet")
+
+    metrics.observe("published", {"tenants": ["busy"] * tenant_labels.RANK_EVERY, "lateness_us": [1] * tenant_labels.RANK_EVERY})
+    metrics.observe("published", {"tenants": ["busy", "quiet"], "lateness_us": [1, 1]})
+
+    assert before
+    assert not series_of(metrics, "tenant", "quiet")
+    count = partial(metrics.registry.get_sample_value, "chrono_lateness_seconds_count")
+    assert count({"stage": "published", "tenant": "busy"}) == tenant_labels.RANK_EVERY + 1
+    assert count({"stage": "published", "tenant": "other"}) == 1
 
 
 def test_partitions_and_skew_are_those_of_the_last_look(metrics):
@@ -78,8 +125,7 @@ def test_partitions_and_skew_are_those_of_the_last_look(metrics):
 
 
 def test_the_page_names_exactly_the_metrics_that_there_are():
-    there = {
-        family.name + ("_total" if family.type == "counter" else "") for family in Metrics().registry.collect()}
+    there = {family.name + ("_total" if family.type == "counter" else "") for family in Metrics().registry.collect()}
 
     assert set(re.findall(r"^``(chrono_\w+)``", PAGE.read_text(), re.MULTILINE)) == there
 
@@ -92,7 +138,7 @@ def free_port():
 
 def test_a_scrape_of_the_port_shows_what_was_told_while_it_was_open():
     port = free_port()
-    with measured(port, "127.0.0.1"):
+    with measured(port, "127.0.0.1", 20):
         recorded(starts=[start("a", 1)])
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
             families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
@@ -106,7 +152,7 @@ def test_a_port_that_is_taken_is_wrong_input_and_names_the_option(capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(Exit) as left, measured(taken.getsockname()[1], "127.0.0.1"):
+        with pytest.raises(Exit) as left, measured(taken.getsockname()[1], "127.0.0.1", 20):
             pass
 
     assert left.value.exit_code == WRONG_INPUT
@@ -114,5 +160,5 @@ def test_a_port_that_is_taken_is_wrong_input_and_names_the_option(capsys):
 
 
 def test_without_a_port_nobody_listens():
-    with measured(None, "127.0.0.1"):
+    with measured(None, "127.0.0.1", 20):
         assert not telemetry.listening()

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from chrono_beat import telemetry
 from chrono_beat.celery.commands.output import TROUBLE, WRONG_INPUT, command, fail, root
 from chrono_beat.celery.relay_sender import CelerySender
 
@@ -49,16 +48,20 @@ def run(
     """
     chosen = chosen_roles(roles)
     context.obj.app.log.setup(loglevel=loglevel.upper(), redirect_stdouts=False)
-    runner = root(context).services(chosen, name=name, sender=CelerySender(context.obj.app))
-    with measured(metrics_port, metrics_address):
+    runner_root = root(context)
+    runner = runner_root.services(chosen, name=name, sender=CelerySender(context.obj.app))
+    with measured(metrics_port, metrics_address, runner_root.config().metrics_tenants):
         serve(runner, health_file)
 
 
 @contextlib.contextmanager
-def measured(port: int | None, address: str) -> Iterator[None]:
+def measured(port: int | None, address: str, tenants: int) -> Iterator[None]:
     """Count what is told within the block, and answer Prometheus; does nothing without a port.
 
     Leaves with exit status 2 where the library is missing or the port can't be had.
+
+    Args:
+        tenants: how many of them are named; all others are one.
     """
     if port is None:
         yield
@@ -67,17 +70,12 @@ def measured(port: int | None, address: str) -> Iterator[None]:
         from chrono_beat import metrics
     except ModuleNotFoundError:
         fail("--metrics-port: prometheus-client is not installed: pip install 'chrono-beat[metrics]'", WRONG_INPUT)
-    counted = metrics.Metrics()
-    try:
-        end = metrics.serve(counted, port, address)
-    except OSError as error:
-        fail(f"--metrics-port: {address}:{port}: {error}", WRONG_INPUT)
-    unsubscribe = telemetry.subscribe(counted.observe)
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(metrics.exposed(metrics.Metrics(tenants=tenants), port, address))
+        except OSError as error:
+            fail(f"--metrics-port: {address}:{port}: {error}", WRONG_INPUT)
         yield
-    finally:
-        unsubscribe()
-        end()
 
 
 def serve(runner: Any, health_file: Path | None = None) -> None:

@@ -43,6 +43,7 @@ from chrono_beat.celery.worker.shares import Line, Shares
 from chrono_beat.core.deliveries import RAN_REJECTED, REFUSED, Delivery, Settlement
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.services.unrecorded import Outcomes
+from chrono_beat.telemetry import emit
 
 logger = logging.getLogger(__name__)
 
@@ -191,9 +192,12 @@ class WorkerIO:
 
     def late(self, held: HeldDelivery, result: str) -> None:
         """Note what a body reports whose delivery was settled without it."""
-        self.counts.refused += 1
-        logger.warning("chrono_beat: outcome %r of %s refused: it was settled before as %s", result,
-                       held.hold.execution_id, held.stopping)
+        self._note_refused(held, result, f"it was settled before as {held.stopping}")
+
+    def _note_refused(self, held: HeldDelivery, result: str, why: str) -> None:
+        self.counts.refused += 1                     # invariant 10
+        logger.warning("chrono_beat: outcome %r of %s refused: %s", result, held.hold.execution_id, why)
+        emit("outcome_refused", lane=held.lane, execution_id=held.hold.execution_id, result=result)
 
     def _add(self, operation: Operation) -> None:
         self._todo.append(operation)
@@ -334,9 +338,7 @@ class WorkerIO:
         for operation, word in zip(operations, words, strict=True):
             self._drop(operation.held)
             if word == REFUSED:
-                self.counts.refused += 1
-                logger.warning("chrono_beat: outcome %r of %s refused: its lease had passed to another delivery",
-                               operation.settlement.result, operation.held.hold.execution_id)
+                self._note_refused(operation.held, operation.settlement.result, "its lease had passed to another delivery")
             else:
                 self.counts.settled += 1
                 if not operation.held.plain:         # nobody records the end of one
