@@ -35,10 +35,18 @@ class Turns(Generic[T]):
     def __len__(self) -> int:
         return self._count
 
-    def append(self, entry: T) -> None:
-        """Put an entry behind those of its tenant; a tenant that had none goes to the end of the line."""
-        self._queues.setdefault(self._tenant_of(entry), deque()).append(entry)
-        self._count += 1
+    def extend(self, entries: Sequence[T]) -> None:
+        """Put entries of one tenant behind those it has; a tenant that had none goes to the end of the line.
+
+        However many they are, they go as one: the others in line do not wait for it.
+        """
+        tenant = self._tenant_of(entries[0])
+        queue = self._queues.get(tenant)
+        if queue is None:
+            self._queues[tenant] = deque(entries)
+        else:
+            queue.extend(entries)
+        self._count += len(entries)
 
     def put_back(self, entries: Sequence[T]) -> None:
         """Put entries that were taken in this order before those of their tenants, and these tenants first in line."""

@@ -35,7 +35,7 @@ than `BACK_STEP_TICKS` files all entries anew once, so a clock that keeps swingi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from operator import itemgetter
 from typing import Generic, TypeVar
 
@@ -53,7 +53,7 @@ BACK_STEP_TICKS = 256
 MAX_HUSKS = 1_024
 """Cancelled entries that may stay in slots whatever the number of live entries."""
 
-_Entry = tuple[int, str, T]  # due_us, key, item
+_Entry = tuple[int, Hashable, T]  # due_us, key, item
 
 _due_us = itemgetter(0)
 
@@ -105,10 +105,10 @@ class TimerWheel(Generic[T]):
         self._beyond: dict[int, list[_Entry[T]]] = {}
         self._tick = max(0, now_us // TICK_US)
         # In the order of adding, which is the order of firing at the same due time.
-        self._index: dict[str, _Entry[T]] = {}
+        self._index: dict[Hashable, _Entry[T]] = {}
         self._husks = 0
         self._ripe: list[_Entry[T]] = []
-        self._ripe_sorted = True
+        self._sorted = 0                              # so many ripe entries, from the first on, are in order
 
     def __len__(self) -> int:
         return len(self._index)
@@ -116,7 +116,7 @@ class TimerWheel(Generic[T]):
     def __contains__(self, key: object) -> bool:
         return key in self._index
 
-    def add(self, key: str, due_us: int, item: T) -> None:
+    def add(self, key: Hashable, due_us: int, item: T) -> None:
         """Let an item wait for its due time, in place of what waits under the same key.
 
         Args:
@@ -130,7 +130,7 @@ class TimerWheel(Generic[T]):
         self._index[key] = entry
         self._file((entry,))
 
-    def cancel(self, key: str) -> T | None:
+    def cancel(self, key: Hashable) -> T | None:
         """Forget an entry.
 
         Args:
@@ -202,7 +202,6 @@ class TimerWheel(Generic[T]):
             tick = entry[0] // TICK_US
             if tick <= now:
                 self._ripe.append(entry)
-                self._ripe_sorted = False
                 continue
             differing = tick ^ now
             for ring in rings:
@@ -235,7 +234,6 @@ class TimerWheel(Generic[T]):
         """Deal with a slot that time has passed wholly (its entries are ripe) or entered (they move a ring finer)."""
         if wholly:
             self._ripe += entries
-            self._ripe_sorted = False
             return
         if self._husks:
             index = self._index
@@ -261,20 +259,27 @@ class TimerWheel(Generic[T]):
             else:
                 self._husks -= 1
         del self._ripe[:seen]
+        self._sorted -= seen
         return fired
 
     def _sort_ripe(self) -> None:
-        if not self._ripe_sorted:
-            # Entries of the same due time lie in the order of adding, because one slot held them all and what came
-            # after the slot was passed is behind them; the sort is stable, so no serial number is stored.
+        if self._sorted == len(self._ripe):
+            return
+        # Entries of the same due time lie in the order of adding, because one slot held them all and what came after the
+        # slot was passed is behind them; the sort is stable, so no serial number is stored. What ripens while a burst is
+        # taken in pieces is mostly due later than all of it, and then only that has to be sorted.
+        fresh = sorted(self._ripe[self._sorted:], key=_due_us)
+        if self._sorted and fresh[0][0] < self._ripe[self._sorted - 1][0]:
             self._ripe.sort(key=_due_us)
-            self._ripe_sorted = True
+        else:
+            self._ripe[self._sorted:] = fresh
+        self._sorted = len(self._ripe)
 
     def _file_all_anew(self, tick: int) -> None:
         self._tick = tick
         self._husks = 0
         self._ripe = []
-        self._ripe_sorted = True
+        self._sorted = 0
         self._beyond.clear()
         for ring in self._rings:
             ring.clear()

@@ -35,7 +35,8 @@ from chrono_beat.services.stopper import Stopper
 from chrono_beat.telemetry import emit, listening
 
 FIRE_LIMIT = 20_000
-"""Entries that leave the wheel in one step; bounds how long its lock is held."""
+"""Bunches that leave the wheel in one step; bounds how long its lock is held. Steps follow each other until all that is
+due has left, since what is due of others comes behind."""
 
 SHORTEST_SLEEP_US = 200
 """Microseconds; the estimate of a server's clock creeps up to a due time, and each look costs something."""
@@ -92,8 +93,7 @@ class Firing(Service):
     def step(self, now_us: int) -> int:
         """Publish one batch of each lane that has something due."""
         reached_us = self._lanes.reached_us(now_us)
-        if reached_us is not None:
-            self._pending.advance(reached_us, FIRE_LIMIT)
+        all_left = reached_us is None or self._pending.advance(reached_us, FIRE_LIMIT)
         failure: QueueUnavailable | None = None
         published = False
         for lane in self._pending.lanes_due():
@@ -103,7 +103,7 @@ class Firing(Service):
                 failure = error
         if failure is not None and not published:
             raise failure
-        if published:
+        if published or not all_left:
             return 0
         if reached_us is None:
             return self._longest_wait_us

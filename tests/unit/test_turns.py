@@ -10,8 +10,7 @@ from chrono_beat.core.turns import Turns
 def filled(**counts):
     turns = Turns(lambda entry: entry[0])
     for tenant, count in counts.items():
-        for number in range(count):
-            turns.append((tenant, number))
+        turns.extend([(tenant, number) for number in range(count)])
     return turns
 
 
@@ -65,10 +64,9 @@ def test_inv08_every_course_keeps_order_within_a_tenant_full_batches_and_bounded
     since: dict[str, int] = {}
     for step in steps:
         if step[0] == "add":
-            for _ in range(step[2]):
-                entry = (step[1], next(numbers))
-                turns.append(entry)
-                model.setdefault(step[1], deque()).append(entry)
+            entries = [(step[1], next(numbers)) for _ in range(step[2])]
+            turns.extend(entries)
+            model.setdefault(step[1], deque()).extend(entries)
         elif step[0] == "drop":
             model = {t: deque(e for e in q if e[1] % step[1]) for t, q in model.items()}
             turns.keep(lambda entry, step=step: bool(entry[1] % step[1]))
