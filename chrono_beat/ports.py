@@ -422,8 +422,11 @@ class QueueStore(Protocol):
     def workers(self) -> list[WorkerReport]:
         """Return the live workers."""
 
-    def backlog(self, lane: int, pool: str) -> dict[str, int]:
-        """Return {tenant: entries waiting} of a pool's ready and capped tenants."""
+    def backlog(self, lane: int, pool: str, tenant: str | None = None) -> dict[str, int]:
+        """Return {tenant: entries waiting} of a pool's ready and capped tenants, or of one tenant only."""
+
+    def running(self, lane: int, tenant: str) -> int:
+        """Return how many slots a tenant holds: drawn and not settled; what its cap counts."""
 
     def capped(self, lane: int, pools: Sequence[str], limit: int) -> tuple[int, list[str]]:
         """Return Redis' clock (µs) and the tenants whose work in these pools nothing but their cap holds back just now; looks

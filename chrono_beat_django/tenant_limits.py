@@ -1,24 +1,21 @@
-"""Create a tenant, change its share and limits, and say what it uses of them."""
+"""Create a tenant, and change its share and limits."""
 from __future__ import annotations
 
 import difflib
 import warnings
 from collections.abc import Mapping
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Count, Q
 
 from chrono_beat.core import field_checks as checks
-from chrono_beat.core import ids, lifecycle, targets
+from chrono_beat.core import ids, targets
 from chrono_beat.core.errors import Conflict, InvalidInput, NotYetVoidedWarning, Problem, QueueUnavailable
 from chrono_beat.core.field_checks import Number
 from chrono_beat.core.records import TenantLimits, Void
-from chrono_beat_django import control, figures, wiring
-from chrono_beat_django.models import Execution, PendingVoid, Tenant
+from chrono_beat_django import control, wiring
+from chrono_beat_django.models import PendingVoid, Tenant
 from chrono_beat_django.store import definitions as store
-from chrono_beat_django.store import quotas
 
 NUMBERS = {
     "weight": Number(1, 1_000, "", whole=True, optional=False),
@@ -36,43 +33,9 @@ NUMBERS = {
 _TEXTS = ("name", "pool")
 _TOLD = frozenset({"weight", "max_running"})
 MAX_NAME_CHARACTERS = 255
-USAGE_SPAN = timedelta(hours=1)
 
 BATCH = 200
 """Voids of a move that are read and told at once."""
-
-
-class Usage(NamedTuple):
-    """What a tenant uses of what it may.
-
-    Args:
-        jobs, max_jobs: jobs that are not over, and how many there may be.
-        create_tokens, create_burst: jobs that it may create at once now, and after a pause.
-        create_rate: jobs that it may create a second in the long run.
-        running, max_running: executions that run as far as is recorded, and how many may.
-        waiting: executions that are queued.
-        since: since when the following was summed up.
-        started, duplicates: executions that started, and deliveries beyond the first of an execution.
-        capped_seconds: time for which its cap held back its work.
-        lateness_max_seconds: the longest from due to started.
-        lateness_p50_seconds, lateness_p99_seconds: its median and 99th percentile; None where nothing started.
-    """
-
-    jobs: int
-    max_jobs: int
-    create_tokens: float
-    create_burst: int
-    create_rate: float
-    running: int
-    max_running: int
-    waiting: int
-    since: datetime
-    started: int
-    duplicates: int
-    capped_seconds: float
-    lateness_max_seconds: float
-    lateness_p50_seconds: float | None
-    lateness_p99_seconds: float | None
 
 
 def create(slug: str, **values: Any) -> Tenant:
@@ -125,33 +88,6 @@ def update(tenant: Tenant | str, **changes: Any) -> Tenant:
         if "pool" in differing:
             transaction.on_commit(lambda: _tell_moved(slug), using=store.alias())
     return found
-
-
-def usage(tenant: Tenant | str) -> Usage:
-    """Say what a tenant uses of its limits now, and what became of its executions within the last hour.
-
-    Raises:
-        UnknownTenant: there is none.
-    """
-    slug = tenant.slug if isinstance(tenant, Tenant) else str(tenant)
-    found = Tenant.objects.filter(slug=slug).first()
-    if found is None:
-        raise store.UnknownTenant(slug)
-    now_us = wiring.now_us()
-    running, queued = Q(state=lifecycle.RUNNING), Q(state=lifecycle.QUEUED)
-    # Only open rows are looked at: they have an index of their own.
-    counted = Execution.objects.open().filter(tenant=slug).aggregate(
-        running=Count("pk", filter=running), waiting=Count("pk", filter=queued))
-    since = ids.from_us(now_us) - USAGE_SPAN
-    summed = figures.of(slug, since, ids.from_us(now_us + 1))
-    return Usage(
-        jobs=quotas.unfinished(slug), max_jobs=found.max_jobs,
-        create_tokens=quotas.bucket_of(found).at(now_us).tokens or 0.0, create_burst=found.create_burst,
-        create_rate=found.create_rate, running=counted["running"], max_running=found.max_running,
-        waiting=counted["waiting"], since=since, started=summed.started, duplicates=summed.duplicates,
-        capped_seconds=summed.capped_seconds, lateness_max_seconds=summed.lateness_max_seconds,
-        lateness_p50_seconds=summed.lateness.p50, lateness_p99_seconds=summed.lateness.p99,
-    )
 
 
 def tell_limits(tenant: Tenant, changed_us: int | None = None) -> bool:

@@ -25,7 +25,8 @@ from chrono_beat_django import backfill, control, wiring
 from chrono_beat_django.jobs import plan_anew
 from chrono_beat_django.models import Job, PendingVoid, Tenant
 from chrono_beat_django.store import definitions as store
-from chrono_beat_django.tenant_limits import Usage, create, lane_of, tell_limits, update, usage
+from chrono_beat_django.tenant_limits import create, lane_of, tell_limits, update
+from chrono_beat_django.tenant_usage import Usage, usage
 
 __all__ = ["Usage", "create", "delete", "every", "move", "pause", "resume", "update", "usage"]
 

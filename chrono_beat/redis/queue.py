@@ -363,16 +363,22 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
         reports = [report for text in texts if text and (report := _report(text))]
         return sorted(reports, key=lambda report: report.worker)
 
-    def backlog(self, lane: int, pool: str) -> dict[str, int]:
-        with reaching_redis():
-            places = self._connection.client.hscan_iter(self.keys.of(lane, "places", pool), count=CHUNK)
-            names = [name for name, _ in places]
+    def backlog(self, lane: int, pool: str, tenant: str | None = None) -> dict[str, int]:
+        names = [] if tenant is None else [tenant.encode()]
+        if tenant is None:
+            with reaching_redis():
+                places = self._connection.client.hscan_iter(self.keys.of(lane, "places", pool), count=CHUNK)
+                names = [name for name, _ in places]
         counts: dict[str, int] = {}
         for start in range(0, len(names), CHUNK):
             part = names[start:start + CHUNK]
             found = self._run("backlog", lane, pool, *part)
             counts |= {name.decode(): count for name, count in zip(part, found, strict=True) if count > 0}
         return counts
+
+    def running(self, lane: int, tenant: str) -> int:
+        with reaching_redis():
+            return int(self._connection.client.scard(self.keys.of(lane, "run", tenant)))
 
     def server_facts(self) -> dict[str, str]:
         with reaching_redis():

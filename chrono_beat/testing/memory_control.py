@@ -56,6 +56,11 @@ class MemoryControl:
                         found[tenant] = None
             return it.now, list(found)
 
+    def running(self, lane: int, tenant: str) -> int:
+        """See QueueStore."""
+        with self._in(lane) as it:
+            return len(it.running.get(tenant, ()))
+
     def redraw(self, lane: int, worker: str, hold: Hold, lease_us: int) -> Delivery | None:
         """See QueueStore."""
         with self._in(lane) as it:

@@ -379,14 +379,14 @@ class MemoryQueueStore(ParkedInMemory, PlainInMemory, MemoryRecovery, MemoryCont
         with self._reach() as now:
             return [report for _, (until, report) in sorted(self._reports.items()) if until > now]
 
-    def backlog(self, lane: int, pool: str) -> dict[str, int]:
+    def backlog(self, lane: int, pool: str, tenant: str | None = None) -> dict[str, int]:
         with self._in(lane) as it:
             counts: Counter[str] = Counter()
-            for (name, tenant, _), stream in it.streams.items():
-                counts[tenant] += len(stream) if name == pool else 0
-            for (name, tenant), front in it.fronts.items():
-                counts[tenant] += len(front) if name == pool else 0
-            return {tenant: count for tenant, count in counts.items() if count}
+            for (name, whose, _), stream in it.streams.items():
+                counts[whose] += len(stream) if name == pool else 0
+            for (name, whose), front in it.fronts.items():
+                counts[whose] += len(front) if name == pool else 0
+            return {whose: count for whose, count in counts.items() if count and tenant in (None, whose)}
 
     def server_facts(self) -> dict[str, str]:
         with self._reach():

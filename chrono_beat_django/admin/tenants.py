@@ -129,13 +129,17 @@ class TenantPage(Page):
     def uses(self, tenant: Tenant) -> SafeString:
         """Return what it uses of what it may."""
         used = tenants.usage(tenant)
-        lines = (
-            f"{used.jobs:,} of {used.max_jobs:,} jobs",
-            f"{used.running:,} running of {used.max_running:,} that may, {used.waiting:,} queued",
+        now = ("Redis does not answer, so it is not known what runs" if used.running is None else
+               f"{used.running:,} running of {used.max_running:,} that may, {used.waiting:,} queued")
+        late = ("" if used.lateness_p50_seconds is None else
+                f"started {used.lateness_p50_seconds:,.3f} s late in the median, {used.lateness_p99_seconds:,.3f} s at the 99th "
+                f"percentile, {used.lateness_max_seconds:,.3f} s at most")
+        lines = filter(None, (
+            f"{used.jobs:,} of {used.max_jobs:,} jobs", now,
             f"{used.create_tokens:,.0f} jobs may be created now, of {used.create_burst:,} after a pause",
             f"since {in_utc(used.since)}: {used.started:,} started, {used.duplicates:,} duplicate deliveries, "
-            f"held back by its cap for {used.capped_seconds:,.1f} s, latest start {used.lateness_max_seconds:,.3f} s late",
-        )
+            f"held back by its cap for {used.capped_seconds:,.1f} s", late,
+        ))
         return format_html("<ul>{}</ul>", format_html_join("", "<li>{}</li>", ((line,) for line in lines)))
 
     @admin.display(description="retries held until")

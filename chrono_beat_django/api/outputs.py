@@ -243,16 +243,16 @@ class UsageOut(Schema):
         lateness_p50_seconds=0.05, lateness_p99_seconds=0.7)
     jobs: int
     max_jobs: int
-    create_tokens: float
+    create_tokens: float = Field(description="Jobs that may be created at once now.")
     create_burst: int
     create_rate: float
-    running: int
+    running: int | None = Field(description="null where Redis does not answer.")
     max_running: int
-    waiting: int
+    waiting: int | None = Field(description="What a worker can draw now; null where Redis does not answer.")
     since: datetime
     started: int
     duplicates: int
-    capped_seconds: float
-    lateness_max_seconds: float
+    capped_seconds: float = Field(description="Time for which nothing but the cap held back work.")
+    lateness_max_seconds: float = Field(description="From due to started; the percentiles likewise, null where nothing started.")
     lateness_p50_seconds: float | None
     lateness_p99_seconds: float | None

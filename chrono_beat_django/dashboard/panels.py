@@ -18,14 +18,14 @@ from chrono_beat.core import ids, lifecycle
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.records import WorkerReport
 from chrono_beat_django import figures, forecasting, wiring
-from chrono_beat_django.models import Alert, Dispatcher, Execution, Partition, Tenant
+from chrono_beat_django.models import Alert, Dispatcher, Execution, Partition
 from chrono_beat_django.store import definitions as store
+from chrono_beat_django.tenant_usage import known_pools
 
 MOST_TENANTS = 50
 MOST_COUNTED = 10_000
 MOST_ALERTS = 20
 MOST_WORKERS = 100
-MOST_POOLS = 20
 MOST_PARTITIONS = 1_024
 FRESH_SECONDS = 60
 FORECAST_FRESH_SECONDS = 300
@@ -182,17 +182,15 @@ def queue() -> Queue:
 
 
 def _queue() -> Queue:
-    side, config = wiring.queue(), wiring.config()
+    side = wiring.queue()
     try:
         before = time.time()
         skew = side.now_us() / 1e6 - (before + time.time()) / 2
         workers = sorted(side.workers())
-        named = Tenant.objects.using(store.alias()).exclude(pool="").order_by().values_list("pool", flat=True).distinct()
-        pools = list(dict.fromkeys([config.default_pool, *(pool for worker in workers for pool in worker.pools),
-                                    *named[:MOST_POOLS]]))[:MOST_POOLS]
+        pools = known_pools(workers)
         backlog: dict[str, int] = {}
         capped: set[str] = set()
-        for lane in range(config.lanes):
+        for lane in range(wiring.config().lanes):
             for pool in pools:
                 for tenant, waiting in side.backlog(lane, pool).items():
                     backlog[tenant] = backlog.get(tenant, 0) + waiting

@@ -579,11 +579,14 @@ def test_backlog_counts_what_waits_for_a_draw(bench):
     bench.limit("b", max_running=1)
     bench.publish(*many(bench, "a", 3), bench.item("a9", tenant="a", priority=0), *many(bench, "b", 2))
     assert bench.store.backlog(LANE, "chrono") == {"a": 4, "b": 2}
+    assert bench.store.backlog(LANE, "chrono", "a") == {"a": 4} and bench.store.backlog(LANE, "chrono", "c") == {}
+    assert bench.store.running(LANE, "a") == bench.store.running(LANE, "c") == 0
 
     drawn = bench.draw(3)
     bench.store.give_back(LANE, "w1", [hold(drawn[0])])
 
     assert sum(bench.store.backlog(LANE, "chrono").values()) == 4
+    assert bench.store.running(LANE, "a") + bench.store.running(LANE, "b") == 2
     for delivery in drawn[1:]:
         bench.settle(delivery)
     while drawn := bench.draw():

@@ -8,13 +8,15 @@ class RecordingQueue:
 
     `voids` has (lane, job id, version) of each, `wakes` counts; with `away` every call fails as if Redis were gone.
     `found` has what looks at deliveries see, one after another; `looks` counts them. `knows` is what it says of an
-    execution that is to be ended for good.
+    execution that is to be ended for good. `runs` has executions that run by tenant, `waits` those that wait by
+    (pool, tenant).
     """
 
     def __init__(self):
         self.voids, self.wakes, self.away = [], 0, False
         self.looks, self.found = 0, []
         self.knows = "ended"
+        self.runs, self.waits = {}, {}
 
     def void(self, lane, job_id, version):
         self._answer()
@@ -35,6 +37,18 @@ class RecordingQueue:
 
     def set_tenants(self, lane, limits):
         self._answer()
+
+    def running(self, lane, tenant):
+        self._answer()
+        return self.runs.get(tenant, 0)
+
+    def backlog(self, lane, pool, tenant=None):
+        self._answer()
+        return {whose: count for (where, whose), count in self.waits.items() if where == pool and tenant in (None, whose)}
+
+    def workers(self):
+        self._answer()
+        return []
 
     def wake_dispatchers(self):
         self._answer()

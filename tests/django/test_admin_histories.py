@@ -10,6 +10,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.urls import reverse
 
 from chrono_beat.core import ids
+from chrono_beat.core.rollup import bucket_of, histogram, middle_of
 from chrono_beat_django import jobs, keys
 from chrono_beat_django.models import ApiKey, Dispatcher, Execution, JobEvent, Rollup, Tenant
 from tests.django import adminkit
@@ -76,13 +77,16 @@ def test_a_history_needs_the_right_to_view_jobs(client):
 
 def test_a_tenant_shows_what_it_uses(ada):
     create()
-    Rollup.objects.create(tenant="default", span="minute", start=NOON - timedelta(minutes=5), started=1234, capped_us=2_500_000)
+    Rollup.objects.create(tenant="default", span="minute", start=NOON - timedelta(minutes=5), started=1234, capped_us=2_500_000,
+                          lateness=histogram([20_000] * 90 + [1_000_000] * 10), lateness_max_us=1_000_000)
 
     page = ada.get(reverse("admin:chrono_beat_tenant_change", args=["default"])).content.decode()
 
     assert "1 of 10,000 jobs" in page
     assert "0 running of 20 that may, 0 queued" in page
     assert "1,234 started, 0 duplicate deliveries, held back by its cap for 2.5 s" in page
+    median, p99 = (middle_of(bucket_of(us)) / 1e6 for us in (20_000, 1_000_000))
+    assert f"started {median:.3f} s late in the median, {p99:.3f} s at the 99th percentile, 1.000 s at most" in page
 
 
 # -- API keys ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from django.db import connections, transaction
 
 from chrono_beat.core.errors import Conflict, InvalidInput, QuotaExceeded
 from chrono_beat_django import jobs, tenants
-from chrono_beat_django.models import Execution, Job, Tenant
+from chrono_beat_django.models import Job, Tenant
 from chrono_beat_django.store.definitions import UnknownTenant
 from tests.django.test_jobs import NOON, clock, composition, create, create_at, queue  # noqa: F401
 
@@ -128,15 +128,16 @@ def test_a_tenant_that_is_wrong_is_refused_with_all_that_is_wrong():
         tenants.create("default")
 
 
-def test_usage_says_what_is_used_of_which_limit():
-    limit(max_jobs=5, create_rate=1, create_burst=10, max_running=3)
-    job = create()
-    for n, state in enumerate(("running", "running", "queued", "succeeded")):
-        at = NOON + timedelta(seconds=n)
-        Execution.objects.create(id=f"e{n}", job_id=job.id, tenant="default", state=state, scheduled_at=at, due_at=at,
-                                 first_due_at=at)
+def test_usage_says_what_is_used_of_which_limit(queue):  # noqa: F811
+    """What runs and waits is what Redis says, in the tenant's pools and in no other tenant's."""
+    limit(max_jobs=5, create_rate=1, create_burst=10, max_running=3, pool="chrono.gold")
+    create()
+    queue.runs = {"default": 2, "other": 9}
+    queue.waits = {("chrono", "default"): 1, ("chrono.gold", "default"): 4, ("chrono", "other"): 9}
 
     found = tenants.usage("default")
 
     assert (found.jobs, found.max_jobs, found.create_tokens, found.create_burst) == (1, 5, 9.0, 10)
-    assert (found.running, found.max_running, found.waiting) == (2, 3, 1)
+    assert (found.running, found.max_running, found.waiting) == (2, 3, 5)
+    queue.away = True
+    assert (tenants.usage("default").running, tenants.usage("default").waiting) == (None, None)
