@@ -128,8 +128,15 @@ class Lane(Locks, Delays):
 
     def room(self, tenant: str) -> tuple[int, int]:
         """Return weight and free slots of a tenant; none while it is paused (invariant 8)."""
-        limits = self.limits.get(tenant) or TenantLimits(tenant, DEFAULT_WEIGHT, DEFAULT_MAX_RUNNING, False, 0)
-        return limits.weight, 0 if limits.paused else limits.max_running - len(self.running.get(tenant, ()))
+        limits = self.limits.get(tenant)
+        if limits is None:
+            return DEFAULT_WEIGHT, self.cap_room(tenant)
+        return limits.weight, 0 if limits.paused else self.cap_room(tenant)
+
+    def cap_room(self, tenant: str) -> int:
+        """Return how many more of a tenant may run, paused or not."""
+        limits = self.limits.get(tenant)
+        return (limits.max_running if limits else DEFAULT_MAX_RUNNING) - len(self.running.get(tenant, ()))
 
     def make_ready(self, copy: Copy) -> None:
         """Note that the tenant has work."""

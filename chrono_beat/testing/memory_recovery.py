@@ -45,7 +45,8 @@ class MemoryRecovery:
                 copy = it.copies.get(id_)
                 if copy is None:
                     unknown.append(id_)
-                elif copy.token != token or copy.lost == token or copy.state in (memory_lane.DECIDED, memory_lane.DROPPED):
+                elif copy.token != token or copy.lost == token or copy.state in (memory_lane.DECIDED, memory_lane.DROPPED) or (
+                        copy.state in (memory_lane.QUEUED, DELAYED) and it.cap_room(copy.tenant) < 1):    # invariant 8
                     lost.append(id_)
                 elif copy.state in (memory_lane.RUNNING, memory_lane.QUEUED, DELAYED):
                     if copy.state != memory_lane.RUNNING:                       # requeued, not granted again: taken back

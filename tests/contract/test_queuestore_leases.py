@@ -236,6 +236,34 @@ def test_a_renewal_takes_back_what_was_requeued_but_not_granted_again(bench):
     assert bench.ids() == [bench.item("b").execution_id]
 
 
+def test_inv08_a_renewal_takes_nothing_back_into_a_slot_that_is_filled_meanwhile(bench):
+    """R162: what was requeued gave its place away. Taken back, it would be the second of a tenant whose cap is one."""
+    bench.limit(max_running=1)
+    bench.publish(bench.item("a"), bench.item("b", pool="chrono.gold"))
+    late = bench.one()
+    bench.lapse(late)
+    in_its_place = bench.one("w2", pool="chrono.gold")
+
+    assert bench.store.renew(LANE, "w1", [hold(late)], LEASE).lost == [late.execution_id]
+
+    assert bench.store.still_held(LANE, hold(in_its_place))
+    assert not bench.store.still_held(LANE, hold(late))
+    bench.settle(in_its_place, worker="w2")
+    assert bench.ids() == [late.execution_id], "it waits in its pool"
+
+
+def test_a_renewal_takes_back_what_was_requeued_of_a_paused_tenant_that_has_room(bench):
+    """A pause ends nothing that runs."""
+    bench.publish(bench.item("a"))
+    late = bench.one()
+    bench.lapse(late)
+    bench.limit(max_running=1, paused=True)
+
+    assert bench.store.renew(LANE, "w1", [hold(late)], LEASE).lost == []
+
+    assert bench.store.still_held(LANE, hold(late))
+
+
 def test_inv06_reaps_are_capped(bench):
     bench.publish(bench.item())
     for reaps in (1, 2):

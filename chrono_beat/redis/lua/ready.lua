@@ -128,14 +128,15 @@ local function remove_entry(id, x)
   end
 end
 
--- Invariant 8: weight and room of a tenant; no room while it is paused. run:<tenant> is a set, so nothing can drift.
+-- Invariant 8: weight and room of a tenant; no room while it is paused, which the third value leaves out of account.
+-- run:<tenant> is a set, so nothing can drift.
 local function limits(tenant)
   local row = redis.call('HMGET', base .. 'tenant:' .. tenant, 'weight', 'max_running', 'paused')
+  local room = tonumber(row[2] or DEFAULT_MAX_RUNNING) - redis.call('SCARD', base .. 'run:' .. tenant)
   if row[3] == '1' then
-    return 1, 0
+    return 1, 0, room
   end
-  local running = redis.call('SCARD', base .. 'run:' .. tenant)
-  return tonumber(row[1] or DEFAULT_WEIGHT), tonumber(row[2] or DEFAULT_MAX_RUNNING) - running
+  return tonumber(row[1] or DEFAULT_WEIGHT), room, room
 end
 
 -- Where a slot or the limits of a tenant changed: it can be drawn from again in every pool that set it aside.
