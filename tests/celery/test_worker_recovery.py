@@ -96,3 +96,19 @@ def test_rule04_nothing_is_drawn_from_another_server_before_its_lane_was_opened(
     time.sleep(QUARANTINE_US / 1_000_000)
     again = site.publish("add", 3, 4)
     assert site.ending(again, 10).event == "succeeded"
+
+
+def test_rule04_a_worker_that_starts_after_a_failover_draws_nothing_before_the_lane_was_opened(make_site):
+    """Its first connection is to the server that took over already, so nothing breaks that would warn it."""
+    site = make_site(**SHORT)
+    eid = site.publish("add", 1, 2)
+    site.redis.hset(f"{site.prefix}:{{0}}:meta", "replication_id", "of the server before")
+
+    worker = site.worker("threads", 1, wait=False)
+
+    eventually(lambda: "another server has taken over" in worker.text(), 20, what="the worker says what it waits for")
+    assert site.marker(eid)["state"] == "q"
+    open_again(site)
+    eventually(lambda: site.queue.lane_state(0).quarantine_until_us <= site.queue.now_us(), 10, what="the quarantine's end")
+    site.queue.publish, stock = (lambda lane, generation, until, items: stock(lane, 2, until, items)), site.queue.publish
+    assert site.ending(site.publish("add", 3, 4), 10).event == "succeeded"

@@ -102,7 +102,8 @@ class WorkerIO:
         self._busy = False
         self._aside = Aside(self.queue, knows, self.lanes, beat.config.no_worker_after)
         self._aside_due = True
-        self._in_doubt = False                       # a call broke off: what does Redis think we hold?
+        # A call broke off: what does Redis think we hold? At the start, too: another server may have taken over just now.
+        self._in_doubt = True
         self._closed = False
         self._shares = Shares()
         self._told = 0                               # lost leases that were logged
