@@ -8,8 +8,9 @@ list came first. Instants are microseconds since the epoch on one clock, the dat
 
 **Evidence.** Each event is of one witness. `Defined`, `Called`, `Committed`, `Returned`: whoever makes the calls. `Row`:
 the database, once, when all is over. `Began` and `Stopped`: the bodies. `Fault`: whoever causes them. The others
-(`Granted`, `LeaseEnded`, `Settled`, `Published`, `RowEnded`, `Capacity`) sharpen the verdict and may be left out: what
-only they could show is then not judged. What is missing although a judgement needs it makes the verdict "unknown".
+(`Granted`, `LeaseEnded`, `Settled`, `Published`, `RowEnded`, `Capacity`, `Sampled`, `Sent`) sharpen the verdict and may
+be left out: what only they could show is then not judged. What is missing although a judgement needs it makes the verdict
+"unknown".
 
 **Excuses.** A fault excuses by its time and by whom it hit. A repeat delivery of an execution needs a fault that hit
 the worker of the delivery before; it is then counted as a duplicate, which at-least-once delivery allows. Without such
@@ -210,6 +211,23 @@ class Capacity(NamedTuple):
     max_running: int
 
 
+class Sampled(NamedTuple):
+    """Somebody has counted: so many executions of a tenant were held under live leases, whatever the system's own count says."""
+
+    at_us: int
+    tenant: str
+    running: int
+
+
+class Sent(NamedTuple):
+    """A plain task was sent, and is in Redis: there is no row behind it. *due_us*: nobody may begin it before."""
+
+    at_us: int
+    execution_id: str
+    tenant: str
+    due_us: int = 0
+
+
 class Fault(NamedTuple):
     """Something was made to go wrong.
 
@@ -227,7 +245,7 @@ class Fault(NamedTuple):
 
 Event = (
     Defined | Called | Committed | Returned | Row | RowEnded | Published | Granted | LeaseEnded | Began | Stopped
-    | Settled | Capacity | Fault
+    | Settled | Capacity | Sampled | Sent | Fault
 )
 E = TypeVar("E", bound=tuple[object, ...])
 
@@ -332,7 +350,7 @@ def check(history: History, limits: Limits | None = None) -> Verdict:
         history: what happened.
         limits: what may be excused; the defaults are those of a simulation with default leases.
     """
-    from chrono_beat.testing import history_bodies, history_rows
+    from chrono_beat.testing import history_bodies, history_rows, history_tenants
 
     limits = limits or Limits()
     notes = Notes()
@@ -340,7 +358,7 @@ def check(history: History, limits: Limits | None = None) -> Verdict:
         notes.unjudged.append("no body began")
     if not history.drained:
         notes.unjudged.append("it was not left alone until everything had ended")
-    for judge in (*history_rows.JUDGES, *history_bodies.JUDGES):
+    for judge in (*history_rows.JUDGES, *history_bodies.JUDGES, *history_tenants.JUDGES):
         judge(history, limits, notes)
     word = "invalid" if notes.findings else "unknown" if notes.unjudged else "valid"
     return Verdict(word, tuple(notes.findings), tuple(notes.unjudged), notes.duplicates)

@@ -4,9 +4,10 @@ import os
 
 import pytest
 
-from chrono_beat.testing.history import Published, Row
+from chrono_beat.testing.history import LeaseEnded, Published, Row, Sent
 from chrono_beat.testing.simulation import Simulation, simulate
 from chrono_beat.testing.simulation.__main__ import main
+from chrono_beat.testing.simulation.capped import TENANTS
 from chrono_beat.testing.simulation.scenario import THEMES
 from tests.simulation.mutations import KNOWN
 
@@ -14,6 +15,7 @@ SEEDS = int(os.environ.get("CHRONO_SIMULATION_SEEDS", "1000"))
 """How many seeds are run; many more at night."""
 
 BATCHES = 20
+CAP_SEEDS = 17
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -38,6 +40,18 @@ def test_every_theme_has_faults_and_runs():
         assert result.scenario.theme == theme
         assert result.history.of(Row)
         assert any(event.reply == "published" for event in result.history.of(Published))
+
+
+def test_inv08_no_tenant_runs_more_than_its_cap_over_a_thousand_kills():
+    """R162: three workers on two lanes and two pools, with retries, reaps, replays, lost memories, plain tasks and moves. The
+    judge counts leases that are held, at each one that is added; to nothing does it grant an excuse."""
+    results = [simulate(seed, "caps") for seed in range(CAP_SEEDS)]
+
+    assert [result.verdict.findings[:2] or result.surprises for result in results if not result.ok] == []
+    assert sum(result.kills for result in results) >= 1000
+    assert max(result.most_running["paid"] for result in results) == TENANTS["paid"], "the caps were reached"
+    assert any(event.why == "expired" for result in results for event in result.history.of(LeaseEnded))
+    assert any(result.history.of(Sent) for result in results)
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.mutation.__name__)

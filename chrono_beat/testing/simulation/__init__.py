@@ -12,23 +12,38 @@ servers go away, forget everything, or forget their last second. Then everything
 """
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from chrono_beat import telemetry
 from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
 from chrono_beat.core.lifecycle import OPEN
-from chrono_beat.testing.history import Capacity, Defined, History, Limits, Row, Verdict, check
+from chrono_beat.core.plain import is_plain
+from chrono_beat.testing.history import (
+    CHILD_KILLED,
+    WORKER_KILLED,
+    Capacity,
+    Defined,
+    Fault,
+    History,
+    Limits,
+    Row,
+    Verdict,
+    check,
+)
 from chrono_beat.testing.memory_jobs import MemoryJob, MemoryTenant
 from chrono_beat.testing.simulation import mishaps
+from chrono_beat.testing.simulation.capped import capped
 from chrono_beat.testing.simulation.control import Call, next_run, plan_of
 from chrono_beat.testing.simulation.deployment import REAP_CAP, Deployment
 from chrono_beat.testing.simulation.engine import Process, Task
 from chrono_beat.testing.simulation.scenario import LEASE_SECONDS, Scenario, Wish, scenario
+from chrono_beat.testing.simulation.tenancy import Move, Send
 
 TOLD = frozenset({
     "lane_opened", "partitions_lost", "partitions_taken", "publish_refused", "missed", "reloaded", "reaped", "voided",
@@ -53,6 +68,8 @@ class Result:
         surprises: errors of services that nobody expected.
         notes: faults and calls, as lines with the seconds since the start.
         steps: how many there were.
+        samples: how often live leases were counted.
+        most_running: of them at once, by tenant.
     """
 
     scenario: Scenario
@@ -61,6 +78,13 @@ class Result:
     surprises: tuple[str, ...]
     notes: tuple[tuple[int, str], ...]
     steps: int
+    samples: int = 0
+    most_running: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def kills(self) -> int:
+        """How many workers, and children of workers, were killed."""
+        return sum(fault.kind in (WORKER_KILLED, CHILD_KILLED) for fault in self.history.of(Fault))
 
     @property
     def ok(self) -> bool:
@@ -81,7 +105,7 @@ class Simulation:
         self.surprises: list[str] = []
         self.site = Deployment(scenario, self.note)
         self._began_us = self.site.engine.now_us()
-        self._calls = 0
+        self._numbers = itertools.count(1)
 
     def note(self, text: str) -> None:
         """Write a line into the trace."""
@@ -106,7 +130,7 @@ class Simulation:
         events = [*self.site.witness.events, *self._rows()]
         history = History(events, until_us, commits_known=True)
         return Result(self.scenario, history, check(history, LIMITS), tuple(self.surprises), tuple(self.notes),
-                      self.site.engine.steps)
+                      self.site.engine.steps, self.site.witness.samples, self.site.witness.most)
 
     def _define(self) -> None:
         witness, store = self.site.witness, self.site.store
@@ -126,6 +150,9 @@ class Simulation:
         def begin() -> None:
             if self.site.calm:
                 return
+            if wish.action in ("send", "move"):
+                self._begin_for_tenant(wish)
+                return
             job_ids = sorted({event.job_id for event in self.site.witness.events if isinstance(event, Defined)})
             job_id = job_ids[wish.job]
             execution = ""
@@ -134,17 +161,28 @@ class Simulation:
                 if not waiting:
                     return
                 execution = waiting[0]
-            self._calls += 1
-            process = Process(f"caller{self._calls}", self.site.clock())
+            number = next(self._numbers)
+            process = Process(f"caller{number}", self.site.clock())
             store, queue = self.site.wire(process)
             call = Call(
-                self._calls, wish.action, job_id, wish.values, store=self.site.store, wired=store, queue=queue,
-                witness=self.site.witness, lanes=1, execution_id=execution)
+                number, wish.action, job_id, wish.values, store=self.site.store, wired=store, queue=queue,
+                witness=self.site.witness, lanes=self.scenario.lanes, execution_id=execution)
             process.tasks.append(Task("call", call.turn))
             self.note(f"{process.name}: {wish.action} {job_id[-4:]} {dict(wish.values) or ''}")
             self.site.engine.add(process)
 
         return begin
+
+    def _begin_for_tenant(self, wish: Wish) -> None:
+        number, tenant = next(self._numbers), str(self.scenario.jobs[wish.job]["tenant"])
+        process = Process(f"caller{number}", self.site.clock())
+        store, queue = self.site.wire(process)
+        self.note(f"{process.name}: {wish.action} {tenant} {dict(wish.values)}")
+        turn = Send(number, queue, lanes=self.scenario.lanes, tenant=tenant, **wish.values).turn if wish.action == "send" else (
+            Move(self._numbers, tenant=tenant, store=self.site.store, wired=store, queue=queue, witness=self.site.witness,
+                 lanes=self.scenario.lanes, **wish.values).turn)
+        process.tasks.append(Task(wish.action, turn))
+        self.site.engine.add(process)
 
     def _has_ended(self, until_us: int) -> bool:
         store, site = self.site.store, self.site
@@ -152,8 +190,11 @@ class Simulation:
             return False
         if any(job.next_run_us is not None and job.next_run_us <= until_us for job in store.jobs.values()):
             return False
+        if site.queue.open_plain():
+            return False
         return not any(held.begun for worker in site.workers.values() for held in worker.held.values()
-                       if store.executions[held.delivery.execution_id].due_us <= until_us)
+                       if is_plain(held.delivery.execution_id)
+                       or store.executions[held.delivery.execution_id].due_us <= until_us)
 
     def _rows(self) -> Iterator[Row]:
         for row in self.site.store.rows():
@@ -187,9 +228,9 @@ def _quiet(hear: Any) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def simulate(seed: int) -> Result:
-    """Run what a seed stands for."""
-    return Simulation(scenario(seed)).run()
+def simulate(seed: int, theme: str = "") -> Result:
+    """Run what a seed stands for; among the scenarios about caps if *theme* is "caps"."""
+    return Simulation((capped if theme == "caps" else scenario)(seed)).run()
 
 
 def summary(results: list[Result]) -> dict[str, int]:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 from chrono_beat.core.ids import from_us
-from chrono_beat.testing.history import Capacity, Event, Row
+from chrono_beat.testing.history import Capacity, Event, Row, Sampled
 from chrono_beat.testing.simulation import Result, simulate
 
 
@@ -16,12 +16,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m chrono_beat.testing.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="the seed, or the first of several")
     parser.add_argument("--count", type=int, default=1, help="how many seeds, one after the other")
+    parser.add_argument("--theme", default="", choices=("", "caps"), help="caps: only what tries the caps of tenants")
     parser.add_argument("--trace", action="store_true", help="print what happened in a seed with a finding, or in the only one")
     parser.add_argument("--of", default="", help="trace only lines with this text, such as an execution's id")
     options = parser.parse_args(arguments)
-    began, bad, kinds = time.monotonic(), 0, Counter[str]()
+    began, bad, kinds, kills, samples = time.monotonic(), 0, Counter[str](), 0, 0
     for seed in range(options.seed, options.seed + options.count):
-        result = simulate(seed)
+        result = simulate(seed, options.theme)
+        kills, samples = kills + result.kills, samples + result.samples
         if not result.ok:
             bad += 1
             kinds.update({found.what for found in result.verdict.findings} or {result.verdict.word})
@@ -30,13 +32,15 @@ def main(arguments: list[str] | None = None) -> int:
     took = time.monotonic() - began
     if options.count > 1:
         print(f"{options.count} seeds, {bad} not valid, {took:.1f} s ({1000 * took / options.count:.0f} ms a seed) {dict(kinds)}")
+        print(f"{kills} kills, live leases counted {samples} times")
     return 1 if bad else 0
 
 
 def report(result: Result, *, trace: bool, of: str = "") -> None:
     """Print a result."""
     if trace:
-        lines = [(event.at_us, _shown(event)) for event in result.history.events if not isinstance(event, Row | Capacity)]
+        lines = [(event.at_us, _shown(event)) for event in result.history.events
+                 if not isinstance(event, Row | Capacity | Sampled)]
         for at_us, text in sorted([*lines, *((at, f"    {text}") for at, text in result.notes)], key=lambda line: line[0]):
             if of in text:
                 print(f"{from_us(at_us):%H:%M:%S.%f}  {text}")

@@ -26,15 +26,14 @@ from chrono_beat.testing.simulation.worker import Worker
 
 PARTITIONS = 4
 REAP_CAP = 3
-RESTART_US = 6_000_000
 MARK_US = 100_000
 
 
 def config_of(scenario: Scenario) -> Config:
     """Return the settings of a simulated deployment: shorter leases, so that minutes are enough."""
     return Config(
-        partitions=PARTITIONS, lanes=1, horizon=scenario.horizon, lease_ttl=LEASE_SECONDS, renew_every=LEASE_SECONDS / 3,
-        stop_grace=3.0, reap_cap=REAP_CAP)
+        partitions=PARTITIONS, lanes=scenario.lanes, horizon=scenario.horizon, lease_ttl=LEASE_SECONDS,
+        renew_every=LEASE_SECONDS / 3, stop_grace=3.0, reap_cap=REAP_CAP)
 
 
 class Deployment:
@@ -51,7 +50,7 @@ class Deployment:
         self.flow = ManualClock(wall_us=START_US)
         self.config = config_of(scenario)
         self.witness = Witness(self.flow)
-        self.store = WitnessedStore(self.flow, self.witness, partitions=PARTITIONS, lanes=1)
+        self.store = WitnessedStore(self.flow, self.witness, partitions=PARTITIONS, lanes=scenario.lanes)
         self.queue = WitnessedQueue(HostClock(self.flow, scenario.redis_off_us), self.config, self.witness)
         self.engine = Engine(self.flow, self._died)
         self.mischief = Mischief(
@@ -147,7 +146,8 @@ class Deployment:
         clock = self.clock()
         worker = Worker(
             name, clock, None, self.config, self.witness, random.Random(f"{name} {self.scenario.seed}"),
-            self.scenario.habits, self.scenario.slots, self.scenario.kills, self.scenario.slow_start_us, lambda: self.calm)
+            self.scenario.habits, self.scenario.slots, self.scenario.kills, self.scenario.slow_start_us, lambda: self.calm,
+            self.scenario.pools)
         process = worker.process()
         worker.queue = self.wire(process)[1]
         self.workers[name] = worker
@@ -179,7 +179,7 @@ class Deployment:
         else:
             self.fault(SERVICE_HIT, 0, process.name)
         if kind in self._starts:
-            self.flow.call_in(lambda: self.add(kind), us=1 + round(self.chance.random() * RESTART_US))
+            self.flow.call_in(lambda: self.add(kind), us=1 + round(self.chance.random() * self.scenario.longest_restart_us))
 
     def mend(self) -> None:
         """Let nothing go wrong any more."""

@@ -34,7 +34,7 @@ class Mishap(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """A control call that somebody makes."""
+    """A control call that somebody makes; "send" and "move" are about the tenant of that job."""
 
     at_us: int
     action: str
@@ -52,6 +52,9 @@ class Scenario:
         redis_off_us: by how much Redis' clock is ahead of the database's.
         skews_us: of the hosts' clocks, in turn.
         caps: tenants' max_running.
+        lanes: how many there are.
+        pools: that every worker draws.
+        longest_restart_us: how long a process that died is missing at most.
     """
 
     seed: int
@@ -72,6 +75,9 @@ class Scenario:
     slow_start_us: int = 50_000
     horizon: float = 20.0
     faults_us: int = FAULTS_US
+    lanes: int = 1
+    pools: tuple[str, ...] = ("chrono",)
+    longest_restart_us: int = 6 * SECOND_US
     longest_still_us: int = round(3 * LEASE_SECONDS * SECOND_US)
 
 

@@ -12,7 +12,7 @@ from chrono_beat.core.errors import QueueUnavailable, StoreUnavailable
 from chrono_beat.testing.simulation.engine import Crash, Engine, Process
 
 QUEUE_EFFECTS = frozenset({
-    "publish", "void", "end_voided", "open_lane", "reap", "acknowledge", "draw", "accept", "settle", "give_back",
+    "publish", "publish_plain", "void", "end_voided", "open_lane", "reap", "acknowledge", "draw", "accept", "settle", "give_back",
     "store_retry", "renew", "bring_back", "recover", "cancel", "tend_locks",
 })
 STORE_EFFECTS = frozenset({
@@ -135,14 +135,14 @@ class Wire:
             mischief.note(kind, process, name)
             raise Crash if what == "crash" else self._error(f"{name}: the connection broke")
         if kind == "late":
-            if name not in ("publish", "settle", "draw", "give_back"):
+            if name not in ("publish", "publish_plain", "settle", "draw", "give_back"):
                 return method(*args, **kwargs)
             mischief.note(kind, process, name)
             mischief.send_late(lambda: _try(method, args, kwargs))
             raise self._error(f"{name}: no reply")
         result = method(*args, **kwargs)
         if kind == "twice":
-            if name in ("publish", "settle", "void", "record", "acknowledge"):
+            if name in ("publish", "publish_plain", "settle", "void", "record", "acknowledge"):
                 mischief.note(kind, process, name)
                 method(*args, **kwargs)
         elif what in ("slow", "still"):

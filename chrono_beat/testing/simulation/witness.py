@@ -6,7 +6,9 @@ from typing import Any
 
 from chrono_beat.core.config import Config
 from chrono_beat.core.deliveries import RAN_LOST, REFUSED, Delivery, Hold, Reaped, Settlement
+from chrono_beat.core.plain import PlainTask
 from chrono_beat.core.records import (
+    PUBLISHED,
     Claim,
     Ending,
     NewAttempt,
@@ -28,9 +30,12 @@ from chrono_beat.testing.history import (
     LeaseEnded,
     Published,
     RowEnded,
+    Sampled,
+    Sent,
     Settled,
     Stopped,
 )
+from chrono_beat.testing.memory_copies import SETTLED
 from chrono_beat.testing.memory_jobs import MemoryJobStore
 from chrono_beat.testing.memory_queue import MemoryQueueStore, WallClock
 
@@ -46,7 +51,10 @@ class Witness:
         self.events: list[Event] = []
         self.versions: dict[tuple[str, str], int] = {}
         self._flow = flow
+        self.samples = 0
+        self.most: dict[str, int] = {}
         self._leases: dict[tuple[str, str], int] = {}
+        self._tenants: dict[str, str] = {}
 
     def now_us(self) -> int:
         """Return the database's clock."""
@@ -68,11 +76,23 @@ class Witness:
         self.versions[delivery.execution_id, delivery.token] = version
         self.add(Granted(self.now_us(), delivery.execution_id, delivery.token, worker))
         self._leases[delivery.execution_id, delivery.token] = self.now_us() + lease_us
+        self._tenants[delivery.execution_id] = delivery.tenant
+        self._sample(delivery.tenant)
 
     def renewed(self, hold: Hold, lease_us: int) -> None:
         """Keep track of a lease that was prolonged."""
         self.expire()
+        is_back = hold not in self._leases
         self._leases[hold.execution_id, hold.token] = self.now_us() + lease_us
+        if is_back:
+            self._sample(self._tenants[hold.execution_id])
+
+    def _sample(self, tenant: str) -> None:
+        """Invariant 8: count a tenant's live leases, here, at every step that adds one; no counter of the store is asked."""
+        running = sum(self._tenants[id_] == tenant for id_, _ in self._leases)
+        self.samples += 1
+        self.most[tenant] = max(running, self.most.get(tenant, 0))
+        self.add(Sampled(self.now_us(), tenant, running))
 
     def lease_ended(self, hold: Hold, why: str) -> None:
         """Write down that a lease ended before its time."""
@@ -119,6 +139,18 @@ class WitnessedQueue(MemoryQueueStore):
         for item, reply in zip(items, result.replies, strict=False):
             self._witness.add(Published(self._witness.now_us(), item.execution_id, reply))
         return result
+
+    def publish_plain(self, lane: int, tasks: Sequence[PlainTask]) -> list[str]:
+        """Send plain tasks, and write down which are there now."""
+        replies = super().publish_plain(lane, tasks)
+        for task, reply in zip(tasks, replies, strict=True):
+            if reply == PUBLISHED:
+                self._witness.add(Sent(self._witness.now_us(), task.copy_id, task.tenant))
+        return replies
+
+    def open_plain(self) -> bool:
+        """Say whether plain tasks are there that have not ended."""
+        return any(copy.plain and copy.state != SETTLED for lane in self.lanes.values() for copy in lane.copies.values())
 
     def draw(self, lane: int, pool: str, credit: int, worker: str, lease_us: int) -> list[Delivery]:
         """Draw, and write down the grants."""

@@ -26,6 +26,7 @@ from chrono_beat.core.deliveries import (
     Settlement,
 )
 from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.plain import DEFAULT_PRIORITY, is_plain
 from chrono_beat.core.recovery import LostGrant
 from chrono_beat.testing.simulation.engine import NEVER_US, HostClock, Process, Task
 from chrono_beat.testing.simulation.witness import Witness
@@ -63,6 +64,7 @@ class Held:
     delivery: Delivery
     drawn_us: int
     begins_us: int
+    lane: int = 0
     ends_us: int = NEVER_US
     overrun_us: int = NEVER_US
     result: str = RAN_OK
@@ -87,6 +89,7 @@ class Worker:
         kills: its pool can end single bodies (prefork).
         habits: of bodies, by task.
         chance: its own numbers.
+        pools: that it draws.
     """
 
     name: str
@@ -100,17 +103,19 @@ class Worker:
     kills: bool = True
     slow_start_us: int = 30_000
     draining: Callable[[], bool] = lambda: False
+    pools: Sequence[str] = ("chrono",)
     held: dict[tuple[str, str], Held] = field(default_factory=dict)
     todo: list[tuple[str, Held, Settlement | None]] = field(default_factory=list)
-    kept: dict[tuple[str, str], Settlement] = field(default_factory=dict)
+    kept: dict[int, dict[tuple[str, str], Settlement]] = field(default_factory=dict)
     running_on: list[Held] = field(default_factory=list)
-    in_doubt: bool = False
+    in_doubt: bool = True
     woken: bool = True
 
     def __post_init__(self) -> None:
         self.lease_us = round(self.config.lease_ttl * 1_000_000)
         self.identity = f"{self.name}#1"
-        self._known_generation = ""
+        self._known_generation: dict[int, str] = {}
+        self.kept = {lane: {} for lane in range(self.config.lanes)}
 
     def process(self) -> Process:
         """Return the process: three loops, as in the real one, and what becomes of its bodies at its death."""
@@ -144,7 +149,7 @@ class Worker:
             if self.in_doubt:
                 self._recover()
             self._send()
-            messages = self.queue.wait_for_work(range(self.config.lanes), [self.config.default_pool], self.identity, 0)
+            messages = self.queue.wait_for_work(range(self.config.lanes), self.pools, self.identity, 0)
             for message in messages:
                 self._hear(message)
             self._draw()
@@ -160,50 +165,56 @@ class Worker:
             state = self.queue.lane_state(lane)
             if state.opened_replication_id not in ("", state.replication_id):
                 raise QueueUnavailable("another server has taken over")        # rule 4
-            self.queue.recover(lane, self.identity, [held.delivery.execution_id for held in self.held.values()])
+            self.queue.recover(
+                lane, self.identity, [held.delivery.execution_id for held in self.held.values() if held.lane == lane])
 
     def _send(self) -> None:
         while self.todo:
             kind, held, settlement = self.todo[0]
             if kind == "accept":
-                self.queue.accept(0, self.identity, [held.hold])
+                self.queue.accept(held.lane, self.identity, [held.hold])
             elif kind == "give_back":
-                self.queue.give_back(0, self.identity, [held.hold])
+                self.queue.give_back(held.lane, self.identity, [held.hold])
             elif kind == "retry":
-                self.queue.store_retry(0, held.hold, {"countdown_us": 2_000_000})
+                self.queue.store_retry(held.lane, held.hold, _retry_of(held.delivery))
             elif settlement is not None:
-                word, = self.queue.settle(0, self.identity, [settlement])
-                if word != REFUSED and settlement.result != RAN_LOST:
-                    self.kept[held.hold] = settlement              # rule 6
+                word, = self.queue.settle(held.lane, self.identity, [settlement])
+                if word != REFUSED and settlement.result != RAN_LOST and not is_plain(settlement.hold.execution_id):
+                    self.kept[held.lane][held.hold] = settlement   # rule 6
             self.todo.pop(0)
             if kind in ("settle", "give_back", "forget"):
                 self.held.pop(held.hold, None)
 
     def _draw(self) -> None:
-        credit = self.slots - len(self.held)
-        if credit <= 0:
-            return
-        asked_us = self.clock.monotonic_us()
-        for delivery in self.queue.draw(0, self.config.default_pool, credit, self.identity, self.lease_us):
-            begins = self.clock.monotonic_us() + round(self.chance.random() ** 3 * self.slow_start_us)
-            held = Held(delivery, asked_us, begins, lease_expires_us=delivery.lease_expires_us)
-            self.held[held.hold] = held
+        lines = [(lane, pool) for lane in range(self.config.lanes) for pool in self.pools]
+        if len(lines) > 1:
+            self.chance.shuffle(lines)
+        for lane, pool in lines:
+            credit = self.slots - len(self.held)
+            if credit <= 0:
+                return
+            asked_us = self.clock.monotonic_us()
+            for delivery in self.queue.draw(lane, pool, credit, self.identity, self.lease_us):
+                begins = self.clock.monotonic_us() + round(self.chance.random() ** 3 * self.slow_start_us)
+                held = Held(delivery, asked_us, begins, lane, lease_expires_us=delivery.lease_expires_us)
+                self.held[held.hold] = held
 
     def renew(self, now_us: int) -> int:
         """Prolong the leases; bring back what the lane has forgotten."""
         try:
-            holds = [held.hold for held in self.held.values() if not held.lost]
-            if holds:
-                self._renew(holds)
-            if self.kept:
-                self._ask_recorded()
+            for lane in range(self.config.lanes):
+                holds = [held.hold for held in self.held.values() if not held.lost and held.lane == lane]
+                if holds:
+                    self._renew(lane, holds)
+                if self.kept[lane]:
+                    self._ask_recorded(lane)
         except QueueUnavailable:
             self.in_doubt = self.woken = True                      # the connection that waits for work broke as well
             return RETRY_US
         return round(self.config.renew_every * 1_000_000)
 
-    def _renew(self, holds: Sequence[Hold]) -> None:
-        answer = self.queue.renew(0, self.identity, holds, self.lease_us)
+    def _renew(self, lane: int, holds: Sequence[Hold]) -> None:
+        answer = self.queue.renew(lane, self.identity, holds, self.lease_us)
         for held in list(self.held.values()):
             if held.delivery.execution_id in answer.lost and held.hold in holds:
                 self._lose(held)
@@ -212,39 +223,41 @@ class Worker:
         for held in self.held.values():
             if held.hold in holds and held.delivery.execution_id not in (*answer.lost, *answer.unknown):
                 held.lease_expires_us = answer.expires_us
-        self._bring_back([h for h in self.held.values() if h.hold in holds and h.delivery.execution_id in answer.unknown])
+        self._bring_back(
+            lane, [h for h in self.held.values() if h.hold in holds and h.delivery.execution_id in answer.unknown])
 
-    def _bring_back(self, helds: Sequence[Held]) -> None:
+    def _bring_back(self, lane: int, helds: Sequence[Held]) -> None:
         """Rule 5: tell a lane that has lost its memory what this worker has of it."""
         if not helds:
             return
         grants = [LostGrant(held.hold, held.lease_expires_us, held.delivery.grant) for held in helds]
-        back = set(self.queue.bring_back(0, self.identity, grants, self.lease_us))
+        back = set(self.queue.bring_back(lane, self.identity, grants, self.lease_us))
         begun = [held.hold for held in helds if held.begun and not held.over and held.delivery.execution_id in back]
         if begun:
-            self.queue.accept(0, self.identity, begun)
+            self.queue.accept(lane, self.identity, begun)
 
-    def _ask_recorded(self) -> None:
+    def _ask_recorded(self, lane: int) -> None:
         """Rule 6: let go of outcomes that are recorded, settle again what the lane has lost."""
         parts: list[dict[str, Settlement]] = []
-        for settlement in self.kept.values():
+        kept, known = self.kept[lane], self._known_generation.get(lane, "")
+        for settlement in kept.values():
             if not parts or settlement.hold.execution_id in parts[-1]:
                 parts.append({})
             parts[-1][settlement.hold.execution_id] = settlement
-        now = self._known_generation
+        now = known
         for part in parts:
-            answer = self.queue.recorded(0, self._known_generation, [settlement.hold for settlement in part.values()])
+            answer = self.queue.recorded(lane, known, [settlement.hold for settlement in part.values()])
             if not answer.generation:
                 return
             now = answer.generation
             for execution_id in answer.done:
-                self.kept.pop(part[execution_id].hold, None)
-            again = list(part.values()) if now != self._known_generation else [part[id_] for id_ in answer.gone]
+                kept.pop(part[execution_id].hold, None)
+            again = list(part.values()) if now != known else [part[id_] for id_ in answer.gone]
             if again:
-                for settlement, word in zip(again, self.queue.settle(0, self.identity, again), strict=True):
+                for settlement, word in zip(again, self.queue.settle(lane, self.identity, again), strict=True):
                     if word == REFUSED:
-                        self.kept.pop(settlement.hold, None)
-        self._known_generation = now
+                        kept.pop(settlement.hold, None)
+        self._known_generation[lane] = now
 
     # -- bodies -----------------------------------------------------------------------------------------------------
 
@@ -332,3 +345,11 @@ class Worker:
             if held.begun and not held.over:
                 self._end(held, RAN_LOST, "killed")
                 return
+
+
+def _retry_of(delivery: Delivery) -> dict[str, Any]:
+    """Return what `self.retry()` leaves; a plain task brings its own message along."""
+    asked: dict[str, Any] = {"countdown_us": 2_000_000}
+    if is_plain(delivery.execution_id):
+        asked.update(pool=delivery.pool, priority=DEFAULT_PRIORITY, payload=delivery.payload.decode())
+    return asked
