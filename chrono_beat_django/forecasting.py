@@ -5,6 +5,8 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from django.db.models import Count
+
 from chrono_beat.core import forecast, ids
 from chrono_beat.core.errors import InvalidInput, Problem
 from chrono_beat.core.forecast import Load, Peak
@@ -54,15 +56,21 @@ def load(tenant: str | None = None, hours: int = 24) -> Forecast:
         raise InvalidInput(Problem("hours", f"must be from 1 to {forecast.MAX_HOURS}"))
     spreads = dict(Tenant.objects.using(store.alias()).filter(paused=False).values_list("slug", "spread_seconds"))
     loads: dict[str, Counter[Load]] = {}
+    # The database puts equal schedules together, so that what is read and worked out goes by those and not by jobs.
     rows = _jobs(tenant).filter(paused=False, next_run_at__isnull=False).order_by().values_list(
-        "tenant", "spread_seconds", "schedule_kind", "expression", "timezone", "start_at", "end_at", "anchor_at")
-    for slug, own, *parts in rows.iterator(chunk_size=5_000):
+        "tenant", "spread_seconds", "schedule_kind", "expression", "timezone", "start_at", "end_at", "anchor_at",
+    ).annotate(jobs=Count("id"))
+    for slug, own, *parts, jobs in rows.iterator(chunk_size=5_000):
         if slug in spreads:
             spread = own if own is not None else spreads[slug] or 0
             found = Load(*parts, spread_seconds=spread)
-            loads.setdefault(slug, Counter())[found if found.kind != "interval" else _counted(found)] += 1
+            loads.setdefault(slug, Counter())[found if found.kind != "interval" else _counted(found)] += jobs
     start = ids.from_us(wiring.now_us()).replace(second=0, microsecond=0)
-    tenants = {slug: forecast.forecast(_readable(found), start, hours) for slug, found in sorted(loads.items())}
+    known: forecast.Known = {}
+    readable = {found for found in set().union(*loads.values()) if _read(found) is not None}
+    tenants = {
+        slug: forecast.forecast({found: jobs for found, jobs in counted.items() if found in readable}, start, hours, known)
+        for slug, counted in sorted(loads.items())}
     total = [sum(column) for column in zip(*tenants.values(), strict=True)] or [0.0] * (hours * 60)
     return Forecast(start, tenants, total, forecast.peaks(total, start))
 
@@ -112,10 +120,6 @@ def _counted(found: Load) -> Load:
         return forecast.grouped(found)
     except (ValueError, ZeroDivisionError):
         return found                                        # no number of seconds: left out below
-
-
-def _readable(loads: Counter[Load]) -> dict[Load, int]:
-    return {found: jobs for found, jobs in loads.items() if _read(found) is not None}
 
 
 def _read(found: Load) -> Schedule | None:

@@ -3,8 +3,9 @@
 **Rule.** Runs are counted exactly from the schedules. A job with a spread is counted as its expectation: the same share
 in each minute of its spread, since where a single job falls depends on its id alone.
 
-**Bound.** The work goes by distinct schedules, not by jobs. Intervals are told apart by the minute in which they fall,
-by the second where they are not of whole minutes: a hundred thousand jobs of every five minutes are at most 5 of them.
+**Bound.** The work goes by distinct schedules, not by jobs or tenants: the runs of one are worked out once. Intervals are
+told apart by the minute in which they fall, by the second where they are not of whole minutes, and counted by
+arithmetic: a hundred thousand jobs of every five minutes are at most 5 of them.
 """
 from __future__ import annotations
 
@@ -45,6 +46,10 @@ class Load(NamedTuple):
     spread_seconds: int = 0
 
 
+Known = dict[Load, Mapping[int, int]]
+"""Runs in each minute that has some, by what they were counted for."""
+
+
 class Peak(NamedTuple):
     """A minute with many executions.
 
@@ -83,13 +88,16 @@ def grouped(load: Load) -> Load:
     return load._replace(anchor=_EPOCH + timedelta(seconds=phase - phase % 60 if period % 60 == 0 else phase))
 
 
-def forecast(loads: Mapping[Load, int], start: datetime, hours: int = 24) -> list[float]:
+def forecast(
+    loads: Mapping[Load, int], start: datetime, hours: int = 24, known: Known | None = None,
+) -> list[float]:
     """Return how many executions are due in each minute from *start* on.
 
     Args:
         loads: how many jobs have each.
         start: an aware datetime; cut down to its minute.
         hours: how far to look, 1 to 168.
+        known: runs of schedules that were counted for the same *start* and *hours*; filled in with those of these.
 
     Raises:
         ValueError: *hours* is out of range.
@@ -99,17 +107,26 @@ def forecast(loads: Mapping[Load, int], start: datetime, hours: int = 24) -> lis
         raise ValueError(f"hours must be from 1 to {MAX_HOURS}, not {hours}")
     first = start.replace(second=0, microsecond=0)
     minutes = hours * 60
-    found = [0.0] * minutes
+    known = {} if known is None else known
     counted: Counter[Load] = Counter()
     for load, jobs in loads.items():
         counted[grouped(load)] += jobs
+    by_span: dict[int, list[int]] = {}
     for load, jobs in counted.items():
         span = max(1, -(-load.spread_seconds // 60))
-        # What was scheduled before the first minute and spread into it counts, too.
-        for minute, runs in _runs(_schedule(load), first - (span - 1) * _MINUTE, minutes + span - 1).items():
-            share = runs * jobs / span
-            for index in range(max(0, minute - span + 1), min(minutes, minute + 1)):
-                found[index] += share
+        if load not in known:
+            # What was scheduled before the first minute and spread into it counts, too.
+            known[load] = _runs(_schedule(load), first - (span - 1) * _MINUTE, minutes + span - 1)
+        due = by_span.setdefault(span, [0] * (minutes + span - 1))
+        for minute, runs in known[load].items():
+            due[minute] += runs * jobs
+    found = [0.0] * minutes
+    for span, due in by_span.items():
+        within = sum(due[:span - 1])
+        for minute in range(minutes):
+            within += due[minute + span - 1]
+            found[minute] += within / span
+            within -= due[minute]
     return found
 
 
@@ -175,10 +192,20 @@ def _schedule(load: Load) -> Schedule:
 
 def _runs(schedule: Schedule, first: datetime, minutes: int) -> Mapping[int, int]:
     """Count the runs of a schedule in each minute that has some, from *first* on."""
-    if isinstance(schedule, Interval) and schedule.period < _MINUTE:
-        return {index: schedule.count_between(first + index * _MINUTE, first + (index + 1) * _MINUTE)
-                for index in range(minutes)}
+    if isinstance(schedule, Interval):
+        counts = {index: schedule.count_between(first + index * _MINUTE, first + (index + 1) * _MINUTE)
+                  for index in _minutes(schedule, first, minutes)}
+        return {index: count for index, count in counts.items() if count}
     return Counter((at - first) // _MINUTE for at in _instants(schedule, first, first + minutes * _MINUTE))
+
+
+def _minutes(schedule: Interval, first: datetime, minutes: int) -> Iterable[int]:
+    """Return the minutes in which an interval may have runs."""
+    step, rest = divmod(schedule.period, _MINUTE)
+    if rest or not step:
+        return range(minutes)
+    following = schedule.next_after(first - timedelta(microseconds=1))
+    return () if following is None else range((following - first) // _MINUTE, minutes, step)
 
 
 def _instants(schedule: Schedule, first: datetime, end: datetime) -> Iterable[datetime]:

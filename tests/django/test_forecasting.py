@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from chrono_beat.celery import ChronoBeat
 from chrono_beat.celery.commands import chrono
-from chrono_beat.core import ids
+from chrono_beat.core import forecast, ids
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import InvalidInput
 from chrono_beat_django import forecasting, jobs, wiring
@@ -78,3 +78,16 @@ def test_the_commands_say_it_to_people_and_to_programs():
     assert chrono_command("transitions", "--zone", "Mars/Base").exit_code == 2
     assert [line["how"] for line in json.loads(chrono_command("transitions", "--year", "2026", "--json").output)] == [
         "moved", "once"]
+
+
+def test_equal_schedules_are_worked_out_once_for_all_jobs_and_tenants(monkeypatch):
+    for number in range(3):
+        jobs.create(name=f"five {number}", task="t", cron="*/5 * * * *", tenant="acme", spread=0)
+        jobs.create(name=f"five {number}", task="t", cron="*/5 * * * *", tenant="default")
+    worked_out, runs = [], forecast._runs
+    monkeypatch.setattr(forecast, "_runs", lambda schedule, *span: worked_out.append(schedule) or runs(schedule, *span))
+
+    found = forecasting.load(hours=2)
+
+    assert [str(schedule.expression) for schedule in worked_out].count("*/5 * * * *") == 1
+    assert (found.tenants["acme"][5], found.tenants["default"][5]) == (3, 3)
