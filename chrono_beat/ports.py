@@ -200,6 +200,10 @@ class JobStore(Protocol):
         """Let no wheel hold these rows any longer, so that load_scheduled finds them; only rows in state scheduled. Returns how
         many that were."""
 
+    def skips_in_a_row(self, job_ids: Sequence[str], most: int) -> dict[str, int]:
+        """Return how many of each job's latest executions in a row were skipped because one before was active, at most
+        *most*; one that started ends a row. A few index rows for each job."""
+
     def plans(self, job_ids: Sequence[str]) -> dict[str, DueJob]:
         """Return those of the jobs that exist, by id, due or not (next_run_us is 0 where they have none)."""
 

@@ -60,7 +60,7 @@ class Recorder(Service):
         self._reader = reader
         self._chance = chance
         self._wait_us = SHORTEST_WAIT_US
-        self._streaks = Streaks()
+        self._streaks = Streaks(store)
         self._capped = CappedTime(store, queue)
 
     def step(self, now_us: int) -> int:
@@ -73,10 +73,11 @@ class Recorder(Service):
                 if outcomes:
                     self._record(lane, outcomes)
                     self._queue.acknowledge(lane, outcomes)
-                    self._streaks.see(outcomes)
+                    self._streaks.see(lane, outcomes)
                     most = max(most, len(outcomes))
                 if outcomes is None:
                     self._capped.leave(lane)
+                    self._streaks.leave(lane)
                 else:
                     self._capped.look(lane, now_us)
             except QueueUnavailable as error:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chrono_beat.core.findings import JobName
-from chrono_beat.testing.memory_rows import MemoryJob
+from chrono_beat.testing.memory_rows import MemoryExecution, MemoryJob
 
 
 class MemoryFlags:
@@ -13,6 +13,7 @@ class MemoryFlags:
 
     jobs: dict[str, MemoryJob]
     tenants: dict[str, Any]
+    executions: dict[str, MemoryExecution]
     _transaction: Any
     _journal: Any
 
@@ -34,6 +35,20 @@ class MemoryFlags:
         with self._transaction():
             found = (self.jobs[job_id] for job_id in job_ids if job_id in self.jobs)
             return {job.job_id: job.queue for job in found if job.target_kind == "message" and job.queue}
+
+    def skips_in_a_row(self, job_ids: Sequence[str], most: int) -> dict[str, int]:
+        """See JobStore."""
+        with self._transaction():
+            found = dict.fromkeys(job_ids, 0)
+            over = set()
+            for row in sorted(self.executions.values(), key=lambda row: (row.scheduled_us, row.attempt), reverse=True):
+                if row.job_id not in found or row.job_id in over:
+                    continue
+                if row.started_us is not None:
+                    over.add(row.job_id)
+                elif (row.state, row.reason) == ("skipped", "overlap"):
+                    found[row.job_id] = min(found[row.job_id] + 1, most)
+            return found
 
     def flagged_tasks(self) -> list[tuple[str, str]]:
         """See JobStore."""

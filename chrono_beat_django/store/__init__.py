@@ -19,6 +19,7 @@ from chrono_beat_django.store.postgres_holds import PostgresHolds
 from chrono_beat_django.store.sqlite_audit import SqliteAudit
 from chrono_beat_django.store.sqlite_flags import SqliteFlags
 from chrono_beat_django.store.sqlite_holds import SqliteHolds
+from chrono_beat_django.store.streaks import SkipStreaks
 
 if TYPE_CHECKING:
     from chrono_beat.ports import JobStore
@@ -58,9 +59,9 @@ class _Layout:
         return layout.read(self.alias)
 
 
-class PostgresJobStore(_Layout, MessageTargets, PostgresFlags, PostgresHolds, PostgresAudit, EtaTasks):
+class PostgresJobStore(_Layout, MessageTargets, PostgresFlags, PostgresHolds, PostgresAudit, EtaTasks, SkipStreaks):
     """JobStore on PostgreSQL."""
 
 
-class SqliteJobStore(_Layout, MessageTargets, SqliteFlags, SqliteHolds, SqliteAudit, EtaTasks):
+class SqliteJobStore(_Layout, MessageTargets, SqliteFlags, SqliteHolds, SqliteAudit, EtaTasks, SkipStreaks):
     """JobStore on SQLite: one dispatcher, no other server."""

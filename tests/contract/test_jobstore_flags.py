@@ -97,3 +97,22 @@ def test_the_queues_of_message_targets_are_told_and_of_no_others(bench):
 
     assert bench.store.message_queues([mail, other, empty, gone, "", "no id"]) == {mail: "mail"}
     assert bench.store.message_queues([]) == {}
+
+
+def test_skips_in_a_row_are_counted_back_to_the_last_that_started(bench):
+    now = bench.store.now_us() // SECOND * SECOND
+    skipped = {"state": "skipped", "reason": "overlap", "finished_us": now}
+
+    def history(name, *rows):
+        job = add(bench, name)
+        for number, values in enumerate(rows):
+            bench.set_row(bench.add_execution(job, now - (20 - number) * SECOND), **values)
+        return job
+
+    hung = history("hung", {"state": "running", "started_us": now}, *[skipped] * 7)
+    ended = history("ended", *[skipped] * 3, {"state": "succeeded", "started_us": now, "finished_us": now}, skipped, skipped)
+    idle = history("idle", skipped, {"state": "cancelled", "finished_us": now}, {"state": "skipped", "reason": "paused"}, {})
+
+    new = add(bench, "new")
+
+    assert bench.store.skips_in_a_row([hung, ended, idle, new], 5) == {hung: 5, ended: 2, idle: 1, new: 0}

@@ -9,6 +9,7 @@ from chrono_beat import telemetry
 from chrono_beat.core.deliveries import REFUSED, Outcome, Settlement
 from chrono_beat.core.records import RetryPolicy, Stop
 from chrono_beat.services.reaper import Reaper
+from chrono_beat.services.recorder import Recorder
 from chrono_beat.services.streaks import ALERT_AT, Streaks
 from tests.services.world import LEASE_US, MINUTE, NINE, SECOND, World, us
 
@@ -292,17 +293,67 @@ def test_five_skips_in_a_row_are_told_once_a_streak(heard):
     assert len(heard("skipped_in_a_row")) == 2
 
 
-def test_streaks_remember_a_bounded_number_of_jobs(heard, monkeypatch):
+def test_a_recorder_that_starts_anew_goes_on_counting_where_the_last_one_ended(heard):
+    """A daily job needs five days for five skips; no process lives that long where there are deployments."""
+    world = World()
+    job = world.job()
+    world.dispatcher()
+    bodies = Bodies(world, 20 * MINUTE)
+
+    for minutes in (1, 2, 3, 4, 5):
+        bodies.run_until(us() + minutes * MINUTE + 10 * SECOND)
+        assert world.states(job)["skipped"] == minutes and bool(heard("skipped_in_a_row")) == (minutes == 5)
+        world.recorder = Recorder(world.store, world.queue, world.flow, world.config, reader="recorder")
+
+    assert [told["job_id"] for told in heard("skipped_in_a_row")] == [job]
+
+
+class History:
+    """A database that knows how many skips there were, and counts how often it is asked."""
+
+    def __init__(self, **counts):
+        self.counts, self.asked = counts, []
+
+    def skips_in_a_row(self, job_ids, most):
+        self.asked += job_ids
+        return {job: min(self.counts.get(job, 1), most) for job in job_ids}
+
+
+def skipped(job):
+    return Outcome("1-0", 0, 1, "skipped", f"{job}:20260102T090000Z:1", job, "t", 1, "", "", 0, 0, {})
+
+
+def test_streaks_remember_a_bounded_number_of_jobs_and_ask_again_for_the_others(heard, monkeypatch):
     monkeypatch.setattr("chrono_beat.services.streaks.MAX_STREAKS", 2)
-    streaks = Streaks()
+    streaks = Streaks(History(a=3))
 
-    def skipped(job):
-        return Outcome("1-0", 0, 1, "skipped", f"{job}:20260102T090000Z:1", job, "t", 1, "", "", 0, 0, {})
+    streaks.see(0, [skipped("a"), skipped("b")])
+    streaks.see(0, [skipped("c"), skipped("b")])
+    streaks.see(0, [skipped("a")])
 
-    streaks.see([skipped(job) for _ in range(4) for job in "ab"])
-    streaks.see([skipped("c"), skipped("b"), skipped("a")])
+    assert streaks._store.asked == ["a", "b", "c", "a"]
 
-    assert [fields["job_id"] for fields in heard("skipped_in_a_row")] == ["b"]
+
+def test_a_lane_that_another_recorder_read_meanwhile_is_counted_from_history(heard):
+    streaks = Streaks(History(a=4))
+    streaks.see(0, [skipped("a")])
+
+    streaks.leave(0)
+    streaks._store.counts["a"] = 1                     # it ran meanwhile
+    streaks.see(0, [skipped("a")])
+
+    assert not heard("skipped_in_a_row")
+
+
+def test_history_is_asked_for_a_bounded_number_of_jobs_at_once(heard, monkeypatch):
+    monkeypatch.setattr("chrono_beat.services.streaks.ASKED_AT_ONCE", 2)
+    streaks = Streaks(History(c=5))
+
+    streaks.see(0, [skipped(job) for job in "abcc"])
+    assert streaks._store.asked == ["a", "b"] and not heard("skipped_in_a_row")
+    streaks.see(0, [skipped("c")])
+
+    assert [fields["job_id"] for fields in heard("skipped_in_a_row")] == ["c"]
 
 
 # -- the stopper -------------------------------------------------------------------------------------------------------
