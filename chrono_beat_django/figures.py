@@ -9,7 +9,7 @@ the hour, and what is older than the retention by the day (UTC): a range that be
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -104,13 +104,16 @@ def of(tenant: str | None, start: datetime | str, end: datetime | str) -> Figure
     return _figures(row, tenant, first, round((last - first).total_seconds()))
 
 
-def worst(start: datetime | str, end: datetime | str, *, by: str = "lateness", limit: int = 20) -> list[Figures]:
+def worst(
+    start: datetime | str, end: datetime | str, *, by: str = "lateness", limit: int = 20, among: Collection[str] | None = None,
+) -> list[Figures]:
     """Return the tenants that fare worst over a range of time, worst first. One query.
 
     Args:
         start, end: aware, [start, end).
         by: one of `ORDERS`; tenants that have none of it are left out.
         limit: tenants, 1 to 1,000.
+        among: look at these tenants only; None for all.
 
     Raises:
         InvalidInput: an argument is none of these.
@@ -126,7 +129,8 @@ def worst(start: datetime | str, end: datetime | str, *, by: str = "lateness", l
         raise InvalidInput(*problems)
     first, last = _range(start, end)
     seconds, column = round((last - first).total_seconds()), ORDERS[by]
-    rows = _rows(None, first, last).values("tenant").order_by().annotate(**_sums())
+    some = _rows(None, first, last)
+    rows = (some if among is None else some.filter(tenant__in=among)).values("tenant").order_by().annotate(**_sums())
     rows = rows.filter(**{f"sum_{column}__gt": 0}).order_by(f"-sum_{column}", "tenant")
     if by != "lateness":
         return [_figures(row, row["tenant"], first, seconds) for row in rows[:limit]]

@@ -232,6 +232,11 @@ def sync(app: Any, *, actor: str = "sync", prune: bool = True) -> Any:
     return _above("sync").sync(app, actor=actor, prune=prune)
 
 
+def overview() -> Any:
+    """Return what says how the deployment stands at this moment, :mod:`chrono_beat_django.overview`."""
+    return _above("overview")
+
+
 def forecasting() -> Any:
     """Return what counts executions to come, :mod:`chrono_beat_django.forecasting`."""
     return _above("forecasting")

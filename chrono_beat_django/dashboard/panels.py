@@ -48,6 +48,7 @@ class Queue:
 
     Args:
         backlog: entries waiting by tenant.
+        by_pool: entries waiting by pool.
         capped: tenants that nothing but their cap holds back now, at most MOST_TENANTS of a pool.
         slots: of all live workers together.
         skew_seconds: by how much its clock is ahead of this host's.
@@ -55,6 +56,7 @@ class Queue:
 
     away: bool = False
     backlog: dict[str, int] = field(default_factory=dict)
+    by_pool: dict[str, int] = field(default_factory=dict)
     capped: list[str] = field(default_factory=list)
     workers: list[WorkerReport] = field(default_factory=list)
     more_workers: int = 0
@@ -177,11 +179,12 @@ def database_skew() -> float:
 
 def queue() -> Queue:
     """Return what Redis holds, a few seconds old at most."""
-    found = fresh("queue", QUEUE_FRESH_SECONDS, _queue)
+    found = fresh("queue", QUEUE_FRESH_SECONDS, queue_now)
     return found
 
 
-def _queue() -> Queue:
+def queue_now() -> Queue:
+    """Return what Redis holds at this moment."""
     side = wiring.queue()
     try:
         before = time.time()
@@ -189,16 +192,18 @@ def _queue() -> Queue:
         workers = sorted(side.workers())
         pools = known_pools(workers)
         backlog: dict[str, int] = {}
+        by_pool = dict.fromkeys(pools, 0)
         capped: set[str] = set()
         for lane in range(wiring.config().lanes):
             for pool in pools:
                 for tenant, waiting in side.backlog(lane, pool).items():
                     backlog[tenant] = backlog.get(tenant, 0) + waiting
+                    by_pool[pool] = by_pool.get(pool, 0) + waiting
             capped.update(side.capped(lane, pools, MOST_TENANTS)[1])
     except QueueUnavailable:
         return Queue(away=True)
     return Queue(
-        backlog={tenant: waiting for tenant, waiting in backlog.items() if waiting > 0}, capped=sorted(capped),
+        backlog={tenant: waiting for tenant, waiting in backlog.items() if waiting > 0}, by_pool=by_pool, capped=sorted(capped),
         workers=workers[:MOST_WORKERS], more_workers=max(0, len(workers) - MOST_WORKERS),
         slots=sum(worker.concurrency for worker in workers), skew_seconds=skew)
 

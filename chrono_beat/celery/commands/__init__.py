@@ -1,6 +1,6 @@
 """``celery -A proj chrono …``: run the services, look after jobs, examine the deployment.
 
-Exit codes: 0 done; 1 something is away or unhealthy; 2 the input is wrong, with the field named.
+Every exit status stands in ``output.STATUSES``.
 """
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from chrono_beat.celery.commands import (
     shadow,
     sync,
     tenants,
+    top,
     zones,
 )
 from chrono_beat.celery.commands.output import CONTEXT
@@ -42,4 +43,5 @@ chrono.add_command(ahead.ahead)
 chrono.add_command(ahead.transitions)
 chrono.add_command(shadow.shadow)
 chrono.add_command(zones.zones)
+chrono.add_command(top.top)
 chrono.add_command(doctor.doctor)
