@@ -24,7 +24,7 @@ from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
@@ -113,6 +113,29 @@ class ByTenant(Collector):
         for tenant, us in capped_us.items():
             capped.add_metric([tenant], us / 1e6)
         yield capped
+
+
+class Figures(Collector):
+    """Gauges that are read when they are asked for.
+
+    Args:
+        read: returns name, meaning, name of the label ("" for none), and values by the label's value.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[tuple[str, str, str, Mapping[str, float]]]]) -> None:
+        self._read = read
+
+    def describe(self) -> list[Metric]:
+        """Return nothing, so that registering reads nothing."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Read, and yield the gauges."""
+        for name, meaning, label, values in self._read():
+            family = GaugeMetricFamily(name, meaning, labels=[label] if label else [])
+            for value, number in values.items():
+                family.add_metric([value] if label else [], number)
+            yield family
 
 
 class Metrics:

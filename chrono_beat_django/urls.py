@@ -1,4 +1,4 @@
-"""Include this under ``chrono/``: the dashboard, ``healthz``, and the API with its documentation."""
+"""Include this under ``chrono/``: the dashboard, ``healthz``, ``metrics``, and the API with its documentation."""
 from django.urls import include, path, re_path
 from django.views.decorators.csrf import csrf_exempt
 
@@ -6,6 +6,7 @@ from chrono_beat_django.api import api
 from chrono_beat_django.api.problems import guarded, unknown_route
 from chrono_beat_django.dashboard import views
 from chrono_beat_django.dashboard.health import healthz
+from chrono_beat_django.dashboard.prometheus import metrics
 
 _routes, _app_name, _namespace = api.urls
 for _route in _routes:
@@ -22,6 +23,7 @@ _pages = [
 urlpatterns = [
     path("", include((_pages, "chrono_dashboard"))),
     path("healthz", healthz),
+    path("metrics", metrics),
     path("api/v1/", (_routes, _app_name, _namespace)),
     # No cookie is looked at, so there is nothing to forge.
     re_path(r"^api/v1(?:/.*)?$", csrf_exempt(unknown_route)),

@@ -252,6 +252,15 @@ def importing() -> Any:
     return _above("importing")
 
 
+def deployment_figures() -> Any:
+    """Return figures of the whole deployment, for a thread that ends after it; see
+    :func:`chrono_beat_django.dashboard.deployment.figures`."""
+    try:
+        return _above("dashboard.deployment").figures()
+    finally:
+        connections.close_all()
+
+
 def examine() -> Any:
     """Return what is wrong with this deployment; see :func:`chrono_beat_django.doctor.examine`."""
     return _above("doctor").examine()

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from chrono_beat.core.addresses import wrong_network
@@ -11,6 +11,7 @@ from chrono_beat.core.errors import MisconfiguredError, Problem
 
 MAX_PARTITIONS = 4096
 MAX_LANES = 256
+SHORTEST_TOKEN = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class Config:
         retention_days: days for which finished executions are kept.
         alert_every: seconds between two messages of the same alert.
         alert_emails: addresses of operators; they are told of every alert.
+        metrics_tokens: bearer tokens, any of which opens the page ``metrics``; without one there is no such page.
         metrics_tenants: tenants that metrics name; all others are one, "other".
         wiring: dotted name of the composition root.
     """
@@ -93,6 +95,7 @@ class Config:
     retention_days: int = 30
     alert_every: float = 900.0
     alert_emails: tuple[str, ...] = ()
+    metrics_tokens: tuple[str, ...] = field(default=(), repr=False)
     metrics_tenants: int = 20
     wiring: str = "chrono_beat_django.wiring"
 
@@ -122,6 +125,8 @@ def _type_problem(name: str, value: object, default: object) -> str | None:
             return f"must be a list of {'one or more ' if default else ''}texts"
         if name == "http_allowed_schemes":
             return None if set(value) <= set(default) else f"may have {' and '.join(default)}"
+        if name == "metrics_tokens" and any(len(token) < SHORTEST_TOKEN for token in value):
+            return f"must be texts of {SHORTEST_TOKEN} characters or more that nobody can guess"
         if name == "http_allowed_addresses":
             return next(filter(None, map(wrong_network, value)), None)
         return None

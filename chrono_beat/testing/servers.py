@@ -223,7 +223,7 @@ class RedisServer(_Server):
         if self._port is not None:
             return self._launch(self._command(binary, home, self._port), home, self._answers)
         for attempt in range(PORT_ATTEMPTS):
-            self._port = _free_port()
+            self._port = free_port()
             try:
                 return self._launch(self._command(binary, home, self._port), home, self._answers)
             except ServerUnavailable as error:
@@ -400,7 +400,8 @@ class PostgresServer(_Server):
         return len(lines) > 7 and lines[0].strip() == str(self.pid) and lines[7].strip() == "ready"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on just now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

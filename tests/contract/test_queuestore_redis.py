@@ -17,6 +17,7 @@ from chrono_beat.core.plain import PlainTask
 from chrono_beat.core.records import WorkerReport
 from chrono_beat.redis.keys import GLOBAL_KEYS, LANE_KEYS
 from chrono_beat.redis.queue import RedisQueueStore
+from chrono_beat.testing.servers import free_port
 from tests.contract.queues import DAY, FAR, GENERATION, LANE, LEASE, SECOND, RedisBench, hold
 
 pytestmark = pytest.mark.redis
@@ -162,12 +163,6 @@ def test_scripts_that_the_server_forgot_are_loaded_again(bench):
     assert words == ["settled"]
     assert [d.job_id for d in drawn] == ["b"]
     assert [event for event, _ in bench.events()] == ["started", "succeeded"]
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def test_without_a_server_every_call_says_so():

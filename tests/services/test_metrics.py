@@ -1,9 +1,7 @@
 """What Prometheus is told of a process, by the events of its services."""
-import re
 import socket
 import urllib.request
 from functools import partial
-from pathlib import Path
 
 import pytest
 from click.exceptions import Exit
@@ -16,8 +14,7 @@ from chrono_beat.core import tenant_labels
 from chrono_beat.core.deliveries import Reaped
 from chrono_beat.core.records import Ending, Start
 from chrono_beat.metrics import Metrics
-
-PAGE = Path(__file__).parents[2] / "docs" / "monitoring.rst"
+from chrono_beat.testing.servers import free_port
 
 
 @pytest.fixture
@@ -122,18 +119,6 @@ def test_partitions_and_skew_are_those_of_the_last_look(metrics):
 
     assert metrics.registry.get_sample_value("chrono_partitions_owned") == 4
     assert metrics.registry.get_sample_value("chrono_clock_skew_seconds", {"of": "redis"}) == -0.25
-
-
-def test_the_page_names_exactly_the_metrics_that_there_are():
-    there = {family.name + ("_total" if family.type == "counter" else "") for family in Metrics().registry.collect()}
-
-    assert set(re.findall(r"^``(chrono_\w+)``", PAGE.read_text(), re.MULTILINE)) == there
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_a_scrape_of_the_port_shows_what_was_told_while_it_was_open():

@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +50,23 @@ def run(
     context.obj.app.log.setup(loglevel=loglevel.upper(), redirect_stdouts=False)
     runner_root = root(context)
     runner = runner_root.services(chosen, name=name, sender=CelerySender(context.obj.app))
-    with measured(metrics_port, metrics_address, runner_root.config().metrics_tenants):
+    # The deployment's own figures stand where the keeper runs, so that they can be had without the web pages.
+    figures = runner_root.deployment_figures if "keep" in chosen and hasattr(runner_root, "deployment_figures") else None
+    with measured(metrics_port, metrics_address, runner_root.config().metrics_tenants, figures):
         serve(runner, health_file)
 
 
 @contextlib.contextmanager
-def measured(port: int | None, address: str, tenants: int) -> Iterator[None]:
+def measured(
+    port: int | None, address: str, tenants: int, figures: Callable[[], Any] | None = None,
+) -> Iterator[None]:
     """Count what is told within the block, and answer Prometheus; does nothing without a port.
 
     Leaves with exit status 2 where the library is missing or the port can't be had.
 
     Args:
         tenants: how many of them are named; all others are one.
+        figures: reads gauges that are told as well.
     """
     if port is None:
         yield
@@ -70,9 +75,12 @@ def measured(port: int | None, address: str, tenants: int) -> Iterator[None]:
         from chrono_beat import metrics
     except ModuleNotFoundError:
         fail("--metrics-port: prometheus-client is not installed: pip install 'chrono-beat[metrics]'", WRONG_INPUT)
+    counted = metrics.Metrics(tenants=tenants)
+    if figures is not None:
+        counted.registry.register(metrics.Figures(figures))
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(metrics.exposed(metrics.Metrics(tenants=tenants), port, address))
+            stack.enter_context(metrics.exposed(counted, port, address))
         except OSError as error:
             fail(f"--metrics-port: {address}:{port}: {error}", WRONG_INPUT)
         yield
