@@ -180,8 +180,8 @@ class JobStore(Protocol):
 
     # -- relay
 
-    def message_queues(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """Return the queues of those of the jobs that exist and have a message target, by job id."""
+    def message_queues(self, job_ids: Sequence[str]) -> dict[str, str | None]:
+        """Return the queues of those of the jobs that exist and have a message target, by job id; None for shadows."""
 
     # -- audit
 

@@ -182,7 +182,7 @@ def _workers() -> Iterator[Finding]:
             f"start celery -A proj worker -Q celery,{','.join(unserved[:MOST_NAMED])}",
         )
     known = {task for worker in workers for task in worker.tasks}
-    live = Job.objects.unfinished().filter(paused=False).exclude(target_kind="message")
+    live = Job.objects.unfinished().filter(paused=False).exclude(target_kind__in=("message", "shadow"))
     wanted = set(live.values_list("task", flat=True).distinct().order_by())
     unknown = sorted(wanted - known) if workers else []
     if unknown:

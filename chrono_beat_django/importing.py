@@ -51,6 +51,7 @@ class Line(NamedTuple):
 def bring_in(
     entries: Iterable[Entry], *, prefix: str, tenant: str, tenants: Mapping[str, str] | None = None,
     pools: Mapping[str, str] | None = None, paused: bool = False, concurrency: str = "forbid",
+    shadow: bool = False,
     prune: str | None = None, prune_all: bool = False, dry_run: bool = True, actor: str | None = None,
     progress: Callable[[Line], None] = lambda line: None,
 ) -> list[Line]:
@@ -62,6 +63,7 @@ def bring_in(
         tenants: another tenant for some tasks, by the task's name.
         pools: the pool that takes the place of each Celery queue.
         paused: create jobs paused.
+        shadow: create jobs that fire without sending anything, see :mod:`chrono_beat_django.shadowing`.
         concurrency: of jobs that are created: "forbid" skips a run whose predecessor still runs, where Celery starts it.
         prune: "pause" or "delete" what was removed there, or is another tenant's of these by now; None to report it.
         prune_all: also where the source is empty or more than half would go.
@@ -86,7 +88,7 @@ def bring_in(
     lines = []
     for found, owner in given:
         where = owner or tenant
-        lines.append(_one(imports.for_tenant(found, where, pools or {}, paused, concurrency), where, dry_run, actor))
+        lines.append(_one(imports.for_tenant(found, where, pools or {}, paused, concurrency, shadow), where, dry_run, actor))
         progress(lines[-1])
     for job in gone:
         lines.append(_removed(job, owners.get(job.origin), prune, dry_run, actor))
@@ -149,6 +151,8 @@ def _bring(found: Entry, definition: JobDefinition, tenant: str, dry_run: bool, 
     if replace(wanted, anchor=stored.anchor) == stored:     # the last run there moves on while both are in use
         return "unchanged"
     fields = {name: getattr(wanted, name) for name in _TAKEN}
+    if wanted.target_kind == "shadow":
+        fields["queue"] = wanted.queue                      # the pool of its later life
     if all(getattr(wanted, field) == getattr(stored, field) for field in _SCHEDULE):
         del fields["anchor"]
     if not dry_run:

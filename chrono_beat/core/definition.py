@@ -42,7 +42,7 @@ class JobDefinition:
     Args:
         name: 1 to 200 printable characters, unique among the tenant's unfinished jobs.
         task: name of the Celery task; "" for an HTTP target.
-        target_kind: one of targets.TARGET_KINDS: "task", "http" or "message".
+        target_kind: one of targets.TARGET_KINDS: "task", "http", "message" or "shadow".
         url: where an HTTP target is called.
         timeout: seconds that one call of it takes at most; None for 30.
         queue: Celery queue that a message target is sent to, for workers that know nothing of chrono_beat.

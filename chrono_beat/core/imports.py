@@ -178,13 +178,16 @@ def from_crontab(text: str, *, source: str, task: str, timezone: str, system: bo
             yield refused(origin, name, f"{where}: {error.field}: {error.reason}")
 
 
-def for_tenant(found: Entry, tenant: str, pools: Mapping[str, str], paused: bool, concurrency: str) -> Entry:
+def for_tenant(
+    found: Entry, tenant: str, pools: Mapping[str, str], paused: bool, concurrency: str, shadow: bool = False,
+) -> Entry:
     """Return an entry as a job of *tenant*.
 
     Args:
         concurrency: "forbid", "allow" or "replace".
         pools: the pool that takes the place of each Celery queue.
         paused: keep it without firing it, whatever it is there.
+        shadow: fire it without sending anything.
     """
     if found.definition is None:
         return found
@@ -196,7 +199,8 @@ def for_tenant(found: Entry, tenant: str, pools: Mapping[str, str], paused: bool
                          f"--pool {definition.pool}=POOL gives it another",)
         definition = replace(definition, pool=pool)
     return replace(found, warnings=warnings, definition=replace(
-        definition, tenant=tenant, paused=definition.paused or paused, concurrency=concurrency))
+        definition, tenant=tenant, paused=definition.paused or paused, concurrency=concurrency,
+        target_kind="shadow" if shadow else definition.target_kind))
 
 
 def _from_options(options: dict[str, Any], timezone: str) -> tuple[dict[str, Any], list[str]]:

@@ -18,7 +18,7 @@ STATES = OPEN + TERMINAL
 
 REASONS = (
     "error", "timeout", "worker_lost", "reap_cap", "unknown", "overlap", "superseded", "paused", "edited", "deleted",
-    "no_worker", "invalid", "misfire", "handed_over",
+    "no_worker", "invalid", "misfire", "handed_over", "shadow",
 )
 
 KINDS = ("schedule", "manual", "backfill", "retry", "replay", "eta")

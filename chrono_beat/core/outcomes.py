@@ -121,6 +121,8 @@ def decide_end(
         state, reason = _PLAIN_ENDS[outcome.event]
         if outcome.event == RAN_OK and outcome.detail.get("handed_over"):
             reason = "handed_over"                             # the broker has it; what becomes of it is not known here
+        if outcome.event == RAN_OK and outcome.detail.get("shadow"):
+            reason = "shadow"
         if outcome.event == RAN_SUPERSEDED and outcome.detail.get("unknown"):
             state, reason = lifecycle.DEAD, "unknown"          # rule 12: it may have run before Redis' memory was lost
         named = outcome.event == "cancelled"                   # then whatever version it has

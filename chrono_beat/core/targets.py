@@ -1,4 +1,4 @@
-"""What a job's target may be: a Celery task, an HTTP callback, or a message to a stock queue.
+"""What a job's target may be: a Celery task, an HTTP callback, a message to a stock queue, or nothing but a record.
 
 =========  =====================  ===================================  ==========================================
 kind       fields                 who carries it out                   ends
@@ -8,7 +8,12 @@ http       url, timeout, headers  likewise, as the task chrono_beat.   by the an
                                   http
 message    task, queue            the relay, drawing its own pool      succeeded, handed_over: when the broker
                                                                        has it
+shadow     task                   the relay, which sends nothing       succeeded, shadow: at the instant at which the
+                                                                       task would have been sent
 =========  =====================  ===================================  ==========================================
+
+A shadow stands beside another scheduler that still sends the task: its runs are claimed, published and drawn like all
+others, so what it would have done and how late is measured and not guessed. ``queue`` keeps the pool of its later life.
 """
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ from chrono_beat.core import field_checks as checks
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import Problem
 
-TARGET_KINDS = ("task", "http", "message")
+TARGET_KINDS = ("task", "http", "message", "shadow")
 MAX_QUEUE_CHARACTERS = 200
 _QUEUE = re.compile(r"[!-~]+")
 _FIELDS = {"http": ("url", "timeout"), "message": ("queue",)}
@@ -64,8 +69,8 @@ def retargeted(changes: Mapping[str, Any], before: str) -> dict[str, Any]:
     cleared = {name: empty for name, empty in _EMPTY.items() if name not in _FIELDS.get(kind, ())}
     if "http" in (kind, before):
         cleared |= {"task": "", "headers": None}
-    if before == "message":
-        cleared["pool"] = ""
+    if before in ("message", "shadow"):
+        cleared["pool"] = ""                                # the relay's
     return cleared | dict(changes)
 
 
@@ -86,13 +91,18 @@ def find_problems(values: dict[str, Any], config: Config, known_tasks: Collectio
         return [Problem("target_kind", wrong)]
     found = [Problem(name, f'is for a target of kind {owner}; this one is "{kind}". Leave it empty, or set target_kind')
              for owner, names in _FIELDS.items() if owner != kind
-             for name in names if values[name] != _EMPTY[name]]
+             for name in names if values[name] != _EMPTY[name] and kind != "shadow"]
     if kind == "http":
         return found + _http(values, config)
     if wrong := checks.unstorable(values["task"]) or _wrong_task(values["task"], config, known_tasks):
         found.append(Problem("task", wrong))
     if kind == "message":
         return found + _message(values, config)
+    if kind == "shadow":
+        if values["pool"] != relay_pool(config):
+            values["queue"] = values["pool"]                # where it runs once it is live
+        values["pool"] = relay_pool(config)
+        return found
     return found + _not_the_relay(values, config)
 
 
@@ -101,6 +111,8 @@ def warnings_for(kind: str, url: str, concurrency: str) -> list[Problem]:
     if kind == "http" and url.startswith("http://"):
         return [Problem("url", "is not encrypted: whoever is on the way reads the body and the headers, secrets included. "
                                "Use https", "not_encrypted")]
+    if kind == "shadow":
+        return [Problem("target_kind", "it fires without sending anything; chrono shadow go-live ends that", "shadow")]
     if kind == "message":
         weaker = "" if concurrency == "allow" else f', so "{concurrency}" does not see whether the last one still runs'
         return [Problem("queue", "the execution has succeeded as soon as the broker has the message: no lease, no limit of "

@@ -2,7 +2,7 @@
 
 It draws a pool of its own, in small batches under lease like any worker, and sends each execution as an ordinary Celery
 message, for workers that know nothing of chrono_beat. When the broker has it, the execution has succeeded, reason
-``handed_over``.
+``handed_over``. Of a shadow nothing is sent: that it would have been, and when, is all that is recorded.
 
 - *The broker is away*: nothing is drawn; what was drawn goes back to the front, and the next look comes later each time.
 - *Nobody knows whether the broker has it* (the connection broke between send and confirmation): it is handed out again
@@ -139,10 +139,13 @@ class Relay(Service):
             emit("relayed", lane=lane, count=sent)
         return len(drawn)
 
-    def _send(self, lane: int, delivery: Delivery, queue: str) -> None:
+    def _send(self, lane: int, delivery: Delivery, queue: str | None) -> None:
         """Begin, send, and note the end, which goes to Redis together with the next one's beginning."""
         hold = _hold(delivery)
         self._begin(lane, hold)
+        if queue is None:
+            self._unsettled[lane].append(Settlement(hold, RAN_OK, {"shadow": True}))
+            return
         try:
             if not queue:
                 raise InvalidInput(Problem("queue", "the job has none any more: it was deleted, or its target changed"))

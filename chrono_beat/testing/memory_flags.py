@@ -30,11 +30,12 @@ class MemoryFlags:
                 and not job.flagged_reason
             })
 
-    def message_queues(self, job_ids: Sequence[str]) -> dict[str, str]:
+    def message_queues(self, job_ids: Sequence[str]) -> dict[str, str | None]:
         """See JobStore."""
         with self._transaction():
             found = (self.jobs[job_id] for job_id in job_ids if job_id in self.jobs)
-            return {job.job_id: job.queue for job in found if job.target_kind == "message" and job.queue}
+            return {job.job_id: None if job.target_kind == "shadow" else job.queue for job in found
+                    if job.target_kind == "shadow" or (job.target_kind == "message" and job.queue)}
 
     def skips_in_a_row(self, job_ids: Sequence[str], most: int) -> dict[str, int]:
         """See JobStore."""

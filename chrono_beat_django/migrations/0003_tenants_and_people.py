@@ -114,7 +114,7 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='job',
             name='target_kind',
-            field=models.CharField(choices=[('task', 'task'), ('http', 'http'), ('message', 'message')], db_default='task', default='task', max_length=16),
+            field=models.CharField(choices=[('task', 'task'), ('http', 'http'), ('message', 'message'), ('shadow', 'shadow')], db_default='task', default='task', max_length=16),
         ),
         migrations.CreateModel(
             name='Alert',

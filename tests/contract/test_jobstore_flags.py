@@ -93,9 +93,10 @@ def test_the_queues_of_message_targets_are_told_and_of_no_others(bench):
     other = add(bench, "other", task="t.other")
     empty = add(bench, "empty", task="t.mail", target_kind="message")
     gone = add(bench, "gone", task="t.mail", target_kind="message", queue="mail")
+    shadow = add(bench, "shadow", task="t.mail", target_kind="shadow", queue="gold")
     bench.delete(gone)
 
-    assert bench.store.message_queues([mail, other, empty, gone, "", "no id"]) == {mail: "mail"}
+    assert bench.store.message_queues([mail, other, empty, gone, shadow, "", "no id"]) == {mail: "mail", shadow: None}
     assert bench.store.message_queues([]) == {}
 
 

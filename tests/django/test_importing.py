@@ -84,6 +84,17 @@ def test_a_repeated_import_creates_nothing_twice_and_brings_changes_along():
     assert (Job.objects.get(name="often").expression, Job.objects.get(name="often").paused) == ("60", True)
 
 
+def test_a_shadow_keeps_what_it_will_be_and_a_repeated_import_leaves_it_one():
+    bring(shadow=True, pools={"fast": "chrono.gold"})
+    often = Job.objects.get(name="often")
+    assert (often.target_kind, often.task, often.pool, often.queue) == (
+        "shadow", "shop.poll", "chrono.relay", "chrono.gold")
+
+    assert set(actions(bring(pools={"fast": "chrono.gold"})).values()) == {"unchanged", "refused"}
+    assert actions(bring(pools={"fast": "chrono.silver"}))["often"] == "update"
+    assert (Job.objects.get(name="often").target_kind, Job.objects.get(name="often").queue) == ("shadow", "chrono.silver")
+
+
 def test_what_is_gone_there_is_reported_and_pruned_only_if_asked():
     bring()
     left = {"monthly": BEAT["monthly"]}

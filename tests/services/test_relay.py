@@ -72,6 +72,17 @@ def heard():
     unsubscribe()
 
 
+def test_of_a_shadow_nothing_is_sent_and_its_firing_is_recorded():
+    desk = Desk(jobs=1)
+    desk.world.job("shadow", **ONCE | {"target_kind": "shadow"})
+    desk.world.run(seconds=5)
+
+    desk.turn()
+
+    assert len(desk.broker.messages) == 1
+    assert sorted(row[1:] for row in desk.rows()) == [("handed_over", 1), ("shadow", 1)]
+
+
 def test_what_is_due_is_handed_over_and_has_succeeded_then():
     desk = Desk(jobs=3)
 

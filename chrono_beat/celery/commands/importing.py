@@ -23,6 +23,7 @@ SOURCES = ("beat-schedule", "django-celery-beat", "redbeat", "crontab")
 @click.option("--tenant-of", multiple=True, metavar="TASK=SLUG", help="Another tenant for the entries of a task.")
 @click.option("--pool", "pools", multiple=True, metavar="QUEUE=POOL", help="Which pool takes the place of a queue.")
 @click.option("--paused", is_flag=True, help="Create the jobs paused.")
+@click.option("--shadow", is_flag=True, help="Create jobs that fire without sending anything, beside the old scheduler.")
 @click.option("--concurrency", default="forbid", show_default=True, type=click.Choice(["forbid", "allow", "replace"]),
               help="Of created jobs; Celery starts a run also beside its predecessor: allow.")
 @click.option("--prune", type=click.Choice(["pause", "delete"]), help="What to do with jobs whose entry is gone.")
@@ -46,7 +47,7 @@ def importing(context: click.Context, source: str, apply: bool, machine: bool, t
         lines = composition.importing().bring_in(
             entries, prefix=prefix, tenant=tenant or composition.config().default_tenant,
             tenants=_pairs(given["tenant_of"], "tenant_of"), pools=_pairs(given["pools"], "pool"), paused=given["paused"],
-            concurrency=given["concurrency"], prune=given["prune"], prune_all=given["prune_all"],
+            shadow=given["shadow"], concurrency=given["concurrency"], prune=given["prune"], prune_all=given["prune_all"],
             dry_run=not apply, actor=ACTOR, progress=lambda line: went())
     if machine:
         click.echo(as_json([line._asdict() for line in lines]))
