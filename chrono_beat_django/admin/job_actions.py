@@ -11,11 +11,19 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from chrono_beat.core.errors import ChronoError, QueueUnavailable
-from chrono_beat_django import jobs, wiring
+from chrono_beat_django import wiring
 from chrono_beat_django.admin.backfills import BackfillForm
-from chrono_beat_django.admin.instants import form_zone, in_utc, in_zone
+from chrono_beat_django.admin.confirming import (
+    MOST_LISTED,
+    Confirmation,
+    PauseForm,
+    ResumeForm,
+    TriggerForm,
+    chosen_of,
+    listed,
+)
+from chrono_beat_django.admin.instants import form_zone
 from chrono_beat_django.admin.pages import Page
-from chrono_beat_django.backfill import DEFAULT_LIMIT
 from chrono_beat_django.models import Job
 
 MOST_ACTED_ON = 1_000
@@ -28,8 +36,7 @@ MOST_BACKFILLED = 100
 class JobActions(Page):
     """Pausing, resuming, running and deleting: each job by itself, so that one that is refused stops no other."""
 
-    actions = ("pause_jobs", "resume_jobs", "resume_jobs_and_catch_up", "resume_jobs_and_run_all", "trigger_jobs",
-               "backfill_jobs", "delete_selected")
+    actions = ("pause_jobs", "resume_jobs", "trigger_jobs", "backfill_jobs", "delete_selected")
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
         """Say whether the user may pause."""
@@ -47,49 +54,37 @@ class JobActions(Page):
         """Say whether the user may run what was missed."""
         return self.may(request, "backfill")
 
-    @admin.action(description="Pause selected jobs", permissions=["pause"])
-    def pause_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        """Stop firing them until they are resumed."""
-        def pause(job: Job) -> str:
-            jobs.pause(job, actor=actor(request))
-            return "paused"
+    @admin.action(description="Pause selected jobs…", permissions=["pause"])
+    def pause_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Ask, then stop firing them until they are resumed."""
+        return self._confirmed(request, queryset, PauseForm)
 
-        self._each(request, queryset, pause)
+    @admin.action(description="Resume selected jobs…", permissions=["resume"])
+    def resume_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Ask what of the missed ones, then fire them again."""
+        return self._confirmed(request, queryset, ResumeForm)
 
-    @admin.action(description="Resume selected jobs from now on", permissions=["resume"])
-    def resume_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        """Fire them again from now on; what fell into the pause is not made up for."""
-        self._resume(request, queryset, None)
+    @admin.action(description="Run selected jobs now…", permissions=["trigger"])
+    def trigger_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Ask, then run them once beside their schedules."""
+        return self._confirmed(request, queryset, TriggerForm)
 
-    @admin.action(description="Resume selected jobs, and run the latest that each missed", permissions=["resume"])
-    def resume_jobs_and_catch_up(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        """Fire them again, and run the newest occurrence that fell into the pause of each."""
-        self._resume(request, queryset, "latest")
-
-    @admin.action(description=f"Resume selected jobs, and run all that each missed, the newest {DEFAULT_LIMIT:,} at most",
-                  permissions=["resume"])
-    def resume_jobs_and_run_all(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        """Fire them again, and run every occurrence that fell into the pause of each, up to a limit."""
-        self._resume(request, queryset, "all")
-
-    def _resume(self, request: HttpRequest, queryset: QuerySet[Job], missed: str | None) -> None:
-        def resume(job: Job) -> str:
-            resumed = jobs.resume(job, missed=missed, actor=actor(request))
-            return f"resumed, next run {in_zone(resumed.next_run_at, resumed.timezone)}"
-
-        self._each(request, queryset, resume)
-
-    @admin.action(description="Run selected jobs now", permissions=["trigger"])
-    def trigger_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        """Run them once beside their schedules."""
-        def trigger(job: Job) -> str:
-            execution = jobs.trigger(job, actor=actor(request))
-            active = execution.in_the_way
-            what = "it will end" if job.concurrency == "replace" else "it may be skipped, for"
-            warning = f"; {what} {active}, which runs since {in_utc(active.started_at)}" if active else ""
-            return f"to be run now as execution {execution.id}{warning}"
-
-        self._each(request, queryset, trigger)
+    def _confirmed(self, request: HttpRequest, queryset: QuerySet[Job], kind: type[Confirmation]) -> HttpResponse | None:
+        """Show what a deed would do to which jobs, and do it when that is confirmed."""
+        if "confirmed" in request.POST:
+            queryset = chosen_of(queryset, request.POST.get("chosen", ""))
+        if self._too_many(request, queryset):
+            return None
+        form = kind(request.POST if "confirmed" in request.POST else None)
+        if form.is_bound and form.is_valid():
+            self._each(request, queryset, lambda job: form.carry_out(job, actor(request)))
+            return None
+        chosen = list(queryset)
+        return TemplateResponse(request, "admin/chrono_beat/job/confirm.html", {
+            **self.admin_site.each_context(request), "title": f"{form.deed} jobs", "opts": self.opts, "form": form,
+            "rows": listed(chosen), "count": len(chosen), "more": max(0, len(chosen) - MOST_LISTED),
+            "chosen": ",".join(str(job.pk) for job in chosen), "first": chosen[0].pk if chosen else "", "media": self.media,
+        })
 
     @admin.action(description="Backfill selected jobs…", permissions=["backfill"])
     def backfill_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:

@@ -86,7 +86,19 @@ def saved(client, url, values, **changes):
 
 
 def act(client, action, *chosen, **more):
-    return client.post(LIST, {"action": action, "_selected_action": [str(job.pk) for job in chosen]} | more, follow=True)
+    selected = [str(job.pk) for job in chosen]
+    return client.post(LIST, {"action": action, "_selected_action": selected} | more, follow=True)
+
+
+def confirm(client, action, *chosen, **more):
+    """Ask for a deed and confirm it on the page that comes."""
+    asked = act(client, action, chosen[0], select_across="1", index="0") if len(chosen) > 100 else act(client, action, *chosen)
+    assert not asked.redirect_chain and told(asked) == []
+    form = {name: asked.context[name] for name in ("chosen", "first", "count")}
+    assert form["count"] == len(chosen)
+    typed = {field.html_name: field.value() or "" for field in asked.context["form"]}
+    return client.post(LIST, typed | {"action": action, "_selected_action": form["first"], "select_across": "1",
+                                      "chosen": form["chosen"], "confirmed": "yes"} | more, follow=True)
 
 
 def at(*parts):
@@ -522,24 +534,61 @@ def test_the_list_is_read_from_an_index():
 def test_jobs_are_paused_resumed_and_run_from_the_list(ada, queue):
     first, second = create(name="a"), create(name="b")
 
-    paused = act(ada, "pause_jobs", first, second)
+    paused = confirm(ada, "pause_jobs", first, second)
     assert told(paused) == ["acme/a: paused.", "acme/b: paused."]
     assert set(Job.objects.values_list("paused", "next_run_at")) == {(True, None)}
 
-    resumed = act(ada, "resume_jobs", first)
+    resumed = confirm(ada, "resume_jobs", first)
     assert told(resumed) == ["acme/a: resumed, next run Thu 2026-01-08 03:00:00 UTC."]
 
     Job.objects.filter(id=second.id).update(paused_at=NOON - timedelta(days=3))
-    caught_up = act(ada, "resume_jobs_and_catch_up", second)
+    caught_up = confirm(ada, "resume_jobs", second, missed="latest")
     assert told(caught_up) == ["acme/b: resumed, next run Thu 2026-01-08 03:00:00 UTC."]
     assert [(row.kind, row.scheduled_at) for row in Execution.objects.all()] == [("backfill", at(2026, 1, 7, 3))]
     Execution.objects.all().delete()
 
-    run = act(ada, "trigger_jobs", second)
+    run = confirm(ada, "trigger_jobs", second)
     execution = Execution.objects.get()
     assert told(run) == [f"acme/b: to be run now as execution {execution.id}."]
     assert (execution.kind, execution.job_id, execution.scheduled_at) == ("manual", second.id, NOON)
     assert {event.actor for event in JobEvent.objects.exclude(action="create")} == {"ada"}
+
+
+def test_nothing_is_done_before_it_is_confirmed_and_a_page_sent_twice_does_it_once(ada):
+    first, second = create(name="a"), create(name="b")
+    busy = executed(first, at(2026, 1, 7, 3), "running")
+    Execution.objects.update(started_at=at(2026, 1, 7, 3, 0, 1))
+
+    asked = act(ada, "trigger_jobs", first, second)
+
+    page = asked.content.decode()
+    assert "Run now 2 jobs?" in page and "since 2026-01-07 03:00:01 UTC" in page and "Thu 2026-01-08 03:00:00 UTC" in page
+    assert Execution.objects.exclude(pk=busy.pk).count() == 0
+    token = asked.context["form"]["token"].value()
+    for _ in range(2):
+        confirm(ada, "trigger_jobs", first, second, token=token)
+    assert Execution.objects.filter(kind="manual").count() == 2
+
+
+def test_a_confirmation_takes_the_jobs_it_showed_and_no_other(ada):
+    shown, other = create(name="a"), create(name="b")
+
+    confirm(ada, "pause_jobs", shown, note="while the shop moves")
+
+    assert set(Job.objects.values_list("name", "paused", "note")) == {("a", True, "while the shop moves"), ("b", False, "")}
+    refused = confirm(ada, "resume_jobs", shown, missed="all", limit="0")
+    assert refused.context["form"].errors == {"limit": ["must be a whole number from 1 to 10,000"]}
+    confirm(ada, "pause_jobs", other, chosen="nonsense,")
+    assert not Job.objects.get(name="b").paused
+
+
+def test_a_thousand_jobs_are_confirmed_at_once(ada):
+    """Django takes a thousand fields of a form at most."""
+    many(1_000)
+
+    confirm(ada, "pause_jobs", *Job.objects.all())           # "select all 1,000 jobs"
+
+    assert Job.objects.filter(paused=True).count() == 1_000
 
 
 def test_an_action_that_fails_for_one_job_is_done_for_the_others(ada, monkeypatch):
@@ -552,7 +601,7 @@ def test_an_action_that_fails_for_one_job_is_done_for_the_others(ada, monkeypatc
         return really(job, **how)
 
     monkeypatch.setattr(jobs, "pause", pause)
-    response = act(ada, "pause_jobs", first, second, third)
+    response = confirm(ada, "pause_jobs", first, second, third)
 
     assert told(response) == ["acme/a: paused.", "acme/c: paused.", f"acme/b: there is no job {second.id}."]
 
@@ -562,7 +611,7 @@ def test_running_now_says_what_is_in_the_way(ada):
     busy = executed(job, at(2026, 1, 7, 3), "running")
     Execution.objects.update(started_at=at(2026, 1, 7, 3, 0, 1))
 
-    [said] = told(act(ada, "trigger_jobs", job))
+    [said] = told(confirm(ada, "trigger_jobs", job))
 
     assert f"it may be skipped, for {busy.id}, which runs since 2026-01-07 03:00:01 UTC" in said
 
@@ -608,8 +657,8 @@ def test_who_may_only_look_sees_and_changes_nothing(client):
     assert looker.get(ADD).status_code == 403
     assert looker.post(page_of(job), {"name": "x"}).status_code == 403
     assert looker.post(reverse("admin:chrono_beat_job_delete", args=[job.pk]), {"post": "yes"}).status_code == 403
-    for action in ("pause_jobs", "resume_jobs", "resume_jobs_and_catch_up", "trigger_jobs", "delete_selected"):
-        act(looker, action, job)
+    for action in ("pause_jobs", "resume_jobs", "trigger_jobs", "delete_selected"):
+        act(looker, action, job, confirmed="yes", chosen=str(job.pk), missed="latest", limit="1")
 
     assert (Job.objects.get().version, Execution.objects.count()) == (1, 0)
 
@@ -619,7 +668,7 @@ def test_who_may_change_may_not_delete(client):
     editor = logged_in(client, "view_job", "change_job", name="eve")
 
     act(editor, "delete_selected", job, post="yes")
-    act(editor, "pause_jobs", job)
+    confirm(editor, "pause_jobs", job)
 
     assert Job.objects.get().paused
 

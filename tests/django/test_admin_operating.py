@@ -8,7 +8,7 @@ from chrono_beat.core import ids
 from chrono_beat_django import jobs
 from chrono_beat_django.models import Execution, Job, JobEvent
 from tests.django.adminkit import NOON, at_noon, create, superuser
-from tests.django.test_admin_jobs import act, told
+from tests.django.test_admin_jobs import act, confirm, told
 
 pytestmark = pytest.mark.django_db
 
@@ -93,7 +93,7 @@ def test_a_resume_can_run_all_that_was_missed(ada):
     jobs.pause(job)
     Job.objects.filter(id=job.id).update(paused_at=NOON - timedelta(days=3))
 
-    act(ada, "resume_jobs_and_run_all", job)
+    confirm(ada, "resume_jobs", job, missed="all")
 
     assert Execution.objects.filter(kind="backfill").count() == 3
 
