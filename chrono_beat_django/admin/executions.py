@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin, messages
+from django.core.paginator import Page as DjangoPage
 from django.db import DatabaseError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.timezone import now
 
@@ -19,6 +21,8 @@ from chrono_beat.core.errors import ChronoError
 from chrono_beat_django import control, dead_letters, executions
 from chrono_beat_django.admin.instants import EMPTY, in_utc
 from chrono_beat_django.admin.pages import (
+    MOST_COUNTED,
+    BoundedPaginator,
     DefaultFilter,
     ReadOnlyPage,
     TenantFilter,
@@ -29,6 +33,8 @@ from chrono_beat_django.admin.pages import (
 from chrono_beat_django.models import Execution
 
 RECENT = timedelta(days=1)
+MOST_LOOKED_AT = 1_000_000
+"""Executions that a filter without an index looks through; a second or so."""
 MOST_MESSAGES = 20
 MOST_CANCELLED = 50
 """Executions that one action cancels: each may wait for what was drawn and has not begun."""
@@ -38,7 +44,8 @@ class PeriodFilter(DefaultFilter):
     """How far back the list goes.
 
     A day unless asked for more: PostgreSQL keeps a table for each day, so the others are not even opened. One job's
-    executions come from an index, so they are never cut; nor is a list that would be empty.
+    executions come from an index, so they are never cut; nor is a list that would be empty. Lateness and kind have no index:
+    the newest MOST_LOOKED_AT executions are looked through.
     """
 
     title = "scheduled"
@@ -48,6 +55,7 @@ class PeriodFilter(DefaultFilter):
     def __init__(self, request: HttpRequest, params: dict[str, Any], *args: Any) -> None:
         super().__init__(request, params, *args)
         self._of_jobs = bool(request.GET.get("q", "").strip() or request.GET.get("job_id") or request.GET.get("letters"))
+        self._by_reading = bool(request.GET.get("late") or request.GET.get("kind__exact")) and not self._of_jobs
         self._idle = False
 
     def chosen(self) -> str:
@@ -58,6 +66,12 @@ class PeriodFilter(DefaultFilter):
         """Narrow the list."""
         self._idle = not (self.value() or self._of_jobs or queryset.filter(scheduled_at__gte=now() - RECENT).exists())
         days = {"day": 1, "week": 7}.get(self.chosen())
+        if self._by_reading:
+            ended = queryset.filter(state__in=lifecycle.TERMINAL).order_by("-scheduled_at").values_list("scheduled_at", flat=True)
+            if (oldest := ended[MOST_LOOKED_AT:MOST_LOOKED_AT + 1].first()) is not None:
+                queryset = queryset.filter(scheduled_at__gte=oldest)
+                if days is None or oldest > now() - timedelta(days=days):
+                    messages.info(request, f"Of so many the newest {MOST_LOOKED_AT:,} executions were looked through.")
         return queryset.filter(scheduled_at__gte=now() - timedelta(days=days)) if days else queryset
 
 
@@ -101,6 +115,21 @@ class LetterFilter(admin.SimpleListFilter):
         return letters.filter(handled_at__isnull=False) if self.value() == "handled" else queryset
 
 
+class NewestFirst(BoundedPaginator):
+    """Pages in the order that what has ended has an index for; counted likewise, what has ended apart from what is open."""
+
+    @cached_property
+    def _seen(self) -> int:
+        parts = (self.object_list.filter(state__in=states).order_by() for states in (lifecycle.OPEN, lifecycle.TERMINAL))
+        return sum(part[:MOST_COUNTED + 1].count() for part in parts)
+
+    def page(self, number: int | str) -> DjangoPage:
+        """Return a page."""
+        number = self.validate_number(number)
+        end = min(number * self.per_page, self.count)
+        return self._get_page(executions.newest(self.object_list, (number - 1) * self.per_page, end), number, self)
+
+
 @admin.register(Execution)
 class ExecutionPage(ReadOnlyPage):
     """One attempt at an occurrence each, the latest first."""
@@ -110,7 +139,8 @@ class ExecutionPage(ReadOnlyPage):
     list_filter = (PeriodFilter, LateFilter, LetterFilter, "state", "kind", TenantFilter)
     search_fields = ("job_name",)
     search_help_text = "Beginning of a job's name, tenant/name, a job's id, or an execution's id."
-    ordering = ("-scheduled_at", "-attempt")
+    ordering = executions.NEWEST_FIRST
+    paginator = NewestFirst
     long_columns = ("args", "kwargs", "error", "result")
     fieldsets = (
         (None, {"fields": ("id", "job_link", "kind", "outcome", "handled", "error_text", "worker")}),

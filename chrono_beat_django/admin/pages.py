@@ -56,7 +56,8 @@ class SlimList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Read the page's rows, and what belongs to them."""
         super().get_results(request)
-        self.result_list = list(self.result_list)
+        # Where all is on one page Django would read it past the paginator.
+        self.result_list = list(self.result_list if self.multi_page else self.paginator.page(1).object_list)
         self.model_admin.complete(self.result_list)
 
 

@@ -15,19 +15,26 @@ MAX_PAGE = 200
 
 def page(
     rows: QuerySet[Any], cursor: str | None, limit: int, by: Sequence[str], facts: Callable[[Any], dict[str, Any]],
-    *, falling: bool = False,
+    *, falling: bool = False, read: Callable[[QuerySet[Any], int, int], Sequence[Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return {items, next_cursor}: a page of *rows* in the order of two columns, *by*, the second one unique.
+    """Return {items, next_cursor}: a page of *rows* in the order of some columns, *by*, the last one unique.
+
+    Args:
+        read: reads rows[start:end] in that order; None for the plain way.
 
     Raises:
         InvalidInput: the cursor is none of ours.
     """
-    first, second = by
     sign, word = ("-", "lt") if falling else ("", "gt")
     if cursor:
-        one, two = _read(cursor, rows.model, by)
-        rows = rows.filter(Q(**{f"{first}__{word}": one}) | Q(**{first: one, f"{second}__{word}": two}))
-    found = list(rows.order_by(sign + first, sign + second)[:limit + 1])
+        said = dict(zip(by, _read(cursor, rows.model, by), strict=True))
+        behind = Q()
+        for number, name in enumerate(by):
+            equal = {other: said[other] for other in by[:number]}
+            behind |= Q(**equal, **{f"{name}__{word}": said[name]})
+        rows = rows.filter(behind, **{f"{by[0]}__{word}e": said[by[0]]})     # the latter is what an index understands
+    rows = rows.order_by(*(sign + name for name in by))
+    found = list(rows[:limit + 1] if read is None else read(rows, 0, limit + 1))
     last = found[limit - 1] if len(found) > limit else None
     return {"items": [facts(row) for row in found[:limit]], "next_cursor": None if last is None else _write(last, by)}
 

@@ -211,4 +211,8 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('tenant', 'key'), name='chrono_stored_answer_key')],
             },
         ),
+        migrations.AddIndex(
+            model_name='execution',
+            index=models.Index(condition=models.Q(('state__in', ('succeeded', 'failed', 'dead', 'skipped', 'cancelled', 'expired', 'missed'))), fields=['scheduled_at'], name='chrono_execution_newest'),
+        ),
     ]

@@ -155,3 +155,29 @@ def test_each_deed_on_executions_has_a_right_of_its_own(client, right, action):
     assert {name for name, _ in offered if name} == {action}
     client.post(EXECUTIONS, {"action": "cancel_executions", "_selected_action": [Execution.objects.get().id]})
     assert right == "cancel_execution" or Execution.objects.get().cancel_requested_at is None
+
+
+def test_a_filter_without_an_index_looks_through_the_newest_and_says_so(ada, monkeypatch):
+    monkeypatch.setattr("chrono_beat_django.admin.executions.MOST_LOOKED_AT", 2)
+    job = create()
+    for minute in range(5):
+        at = NOON - timedelta(minutes=minute)
+        ran(job, at, started_at=at + timedelta(seconds=90))
+
+    page = ada.get(EXECUTIONS, {"late": "60", "period": "any"})
+
+    assert len(page.context["cl"].result_list) == 3
+    assert told(page) == ["Of so many the newest 2 executions were looked through."]
+    assert len(ada.get(EXECUTIONS, {"late": "60", "q": job.name}).context["cl"].result_list) == 5
+
+
+def test_lists_have_what_is_open_and_what_has_ended_in_one_order(ada, monkeypatch):
+    monkeypatch.setattr("chrono_beat_django.admin.executions.ExecutionPage.list_per_page", 2)
+    job = create()
+    names = [ran(job, NOON - timedelta(minutes=minute), state=state).id
+             for minute, state in enumerate(("scheduled", "succeeded", "running", "dead", "queued"))]
+
+    pages = [[row.id for row in ada.get(EXECUTIONS, {"p": str(number), "period": "any"}).context["cl"].result_list]
+             for number in (1, 2, 3)]
+
+    assert pages == [names[:2], names[2:4], names[4:]]

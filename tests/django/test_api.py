@@ -132,13 +132,13 @@ def test_without_a_job_or_since_executions_of_one_day_are_listed(acme):
     assert len(acme("GET", "/executions?since=2026-01-01T00:00:00Z").json()["items"]) == 1
 
 
-@pytest.mark.parametrize("path", ["/executions", "/dead-letters"])
-def test_a_list_of_many_rows_asks_as_often_as_one_of_few(acme, path, django_assert_num_queries):
+@pytest.mark.parametrize(("path", "queries"), [("/executions", 5), ("/dead-letters", 3)])
+def test_a_list_of_many_rows_asks_as_often_as_one_of_few(acme, path, queries, django_assert_num_queries):
     letters = [dead_letter(jobs.create(tenant="acme", **{**REPORT, "name": f"j{n}"})) for n in range(7)]
     acme("GET", path)                                                       # the use of the key is noted once a minute
 
     for limit in (1, len(letters)):
-        with django_assert_num_queries(3):
+        with django_assert_num_queries(queries):
             assert len(acme("GET", f"{path}?limit={limit}").json()["items"]) == limit
 
 

@@ -1,0 +1,1 @@
+"""What each page of the admin costs with many jobs and executions: ``python -m benchmarks.admin --json``."""
