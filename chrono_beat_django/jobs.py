@@ -138,7 +138,7 @@ def create_from(definition: JobDefinition, *, source: str = "api", actor: str | 
     valid = definitions.validate(definition, now_us=now_us, config=wiring.config())
     with transaction.atomic(using=store.alias()):
         tenant = store.lock_tenant(str(valid.tenant))
-        quotas.check_room(tenant)
+        quotas.check_room(tenant, now_us)
         quotas.charge(tenant, now_us)
         job = Job(id=new_job_id(), source=source, created_by=(actor or "")[:255])
         store.take_over(job, valid)
@@ -316,7 +316,7 @@ def change(
             plan_anew(found, valid, now_us)
             found.plan_version = found.version + 1          # rule 7: what is of an older plan is not carried over
             if was_over and found.finished_at is None:
-                quotas.check_room(tenant or store.lock_tenant(found.tenant))
+                quotas.check_room(tenant or store.lock_tenant(found.tenant), now_us)
         store.save(found)
         if action == "update" and "paused" in changed:
             action = "pause" if found.paused else "resume"

@@ -75,8 +75,14 @@ def usage(tenant: Tenant | str) -> Usage:
         create_rate=found.create_rate, running=running, max_running=found.max_running,
         waiting=waiting, since=since, started=summed.started, duplicates=summed.duplicates,
         capped_seconds=summed.capped_seconds, lateness_max_seconds=summed.lateness_max_seconds,
-        lateness_p50_seconds=summed.lateness.p50, lateness_p99_seconds=summed.lateness.p99,
+        # Read from buckets, a percentile may be 2 % too high.
+        lateness_p50_seconds=_at_most(summed.lateness.p50, summed.lateness_max_seconds),
+        lateness_p99_seconds=_at_most(summed.lateness.p99, summed.lateness_max_seconds),
     )
+
+
+def _at_most(seconds: float | None, most: float) -> float | None:
+    return None if seconds is None else min(seconds, most or seconds)
 
 
 def known_pools(workers: Sequence[WorkerReport]) -> list[str]:

@@ -93,6 +93,16 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name='tenant',
+            name='jobs_at_most',
+            field=models.PositiveIntegerField(editable=False, help_text='Jobs at the last count and since created; empty: never counted, or few.', null=True),
+        ),
+        migrations.AddField(
+            model_name='tenant',
+            name='jobs_counted_at',
+            field=models.DateTimeField(blank=True, editable=False, help_text='When jobs_at_most was counted.', null=True),
+        ),
+        migrations.AddField(
+            model_name='tenant',
             name='create_tokens',
             field=models.FloatField(editable=False, help_text='What is left of the burst; empty: all.', null=True),
         ),

@@ -24,6 +24,9 @@ class Tenant(models.Model):
     create_burst = models.PositiveIntegerField(help_text="Jobs created at once after a pause.", **both(1000))
     create_tokens = models.FloatField(null=True, editable=False, help_text="What is left of the burst; empty: all.")
     create_counted_at = instant(editable=False, help_text="When create_tokens was counted last.")
+    jobs_at_most = models.PositiveIntegerField(
+        null=True, editable=False, help_text="Jobs at the last count and since created; empty: never counted, or few.")
+    jobs_counted_at = instant(editable=False, help_text="When jobs_at_most was counted.")
     failure_threshold = models.FloatField(
         null=True, blank=True,
         help_text="Share of failures (0 to 1) from which on retries are held back; empty: never.")

@@ -5,12 +5,16 @@ So of callers at the same time none gets one too many, and what is rolled back h
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 
 from chrono_beat.core import ids
 from chrono_beat.core.errors import Problem, QuotaExceeded
 from chrono_beat.core.quotas import Bucket
 from chrono_beat_django.models import Job, Tenant
 from chrono_beat_django.store import definitions as store
+
+MANY = 10_000
+RECOUNTED_AFTER = timedelta(minutes=1)
 
 
 def unfinished(tenant: str, at_most: int | None = None) -> int:
@@ -25,13 +29,26 @@ def bucket_of(tenant: Tenant) -> Bucket:
     return Bucket(rate=tenant.create_rate, burst=tenant.create_burst, tokens=tenant.create_tokens, counted_us=counted)
 
 
-def check_room(tenant: Tenant) -> None:
-    """Refuse one more job where the tenant, which is locked, has as many as it may have.
+def check_room(tenant: Tenant, now_us: int) -> None:
+    """Refuse one more job where the tenant, which is locked, has as many as it may have; else count it.
+
+    To count takes 0.1 ms for each 1,000 jobs. So of a tenant with MANY the last count is kept and raised by each job that is
+    created. What is deleted or ends makes it too high, and where it reaches the limit all are counted. What comes
+    into the table by SQL makes it too low: after RECOUNTED_AFTER all are counted as well.
 
     Raises:
         QuotaExceeded: it has.
     """
-    if unfinished(tenant.slug, tenant.max_jobs) < tenant.max_jobs:
+    rows = Tenant.objects.using(store.alias()).filter(slug=tenant.slug)
+    known, counted_at, now = tenant.jobs_at_most, tenant.jobs_counted_at, ids.from_us(now_us)
+    if known is not None and counted_at is not None and known < tenant.max_jobs and (
+            timedelta(0) <= now - counted_at < RECOUNTED_AFTER):
+        rows.update(jobs_at_most=known + 1)
+        return
+    used = unfinished(tenant.slug, tenant.max_jobs)
+    if used < tenant.max_jobs:
+        if used >= MANY:
+            rows.update(jobs_at_most=used + 1, jobs_counted_at=now)
         return
     raise QuotaExceeded(
         Problem(

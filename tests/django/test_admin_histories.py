@@ -85,8 +85,8 @@ def test_a_tenant_shows_what_it_uses(ada):
     assert "1 of 10,000 jobs" in page
     assert "0 running of 20 that may, 0 queued" in page
     assert "1,234 started, 0 duplicate deliveries, held back by its cap for 2.5 s" in page
-    median, p99 = (middle_of(bucket_of(us)) / 1e6 for us in (20_000, 1_000_000))
-    assert f"started {median:.3f} s late in the median, {p99:.3f} s at the 99th percentile, 1.000 s at most" in page
+    median = middle_of(bucket_of(20_000)) / 1e6
+    assert f"started {median:.3f} s late in the median, 1.000 s at the 99th percentile, 1.000 s at most" in page
 
 
 # -- API keys ---------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from django.db import connections, transaction
 from chrono_beat.core.errors import Conflict, InvalidInput, QuotaExceeded
 from chrono_beat_django import jobs, tenants
 from chrono_beat_django.models import Job, Tenant
+from chrono_beat_django.store import quotas
 from chrono_beat_django.store.definitions import UnknownTenant
 from tests.django.test_jobs import NOON, clock, composition, create, create_at, queue  # noqa: F401
 
@@ -57,6 +58,31 @@ def test_a_create_that_fails_or_is_rolled_back_costs_nothing():
 
     with pytest.raises(QuotaExceeded):
         create(name="3")
+
+
+def test_the_jobs_of_a_tenant_with_many_are_counted_once_a_minute_and_at_the_limit(clock, monkeypatch):  # noqa: F811
+    counts, really = [], quotas.unfinished
+    monkeypatch.setattr(quotas, "MANY", 2)
+    monkeypatch.setattr(quotas, "unfinished", lambda *given: counts.append(given) or really(*given))
+    limit(max_jobs=6)
+    for number in range(5):
+        create(name=str(number))
+    assert len(counts) == 3                                     # of none, of one, and of two, which are many here
+
+    jobs.delete(jobs.get("default", "0"))
+    create(name="fifth")
+    create(name="sixth")
+    with pytest.raises(QuotaExceeded):
+        create(name="seventh")
+    assert len(counts) > 3
+    jobs.delete(jobs.get("default", "fifth"))
+    jobs.delete(jobs.get("default", "sixth"))
+    create(name="seventh")
+
+    Job.objects.bulk_create(Job(tenant="default", name=f"by hand {number}") for number in range(1))
+    clock.now += timedelta(minutes=1)
+    with pytest.raises(QuotaExceeded):
+        create(name="eighth")
 
 
 def test_a_job_that_is_over_is_not_run_again_beyond_the_limit(clock):  # noqa: F811
