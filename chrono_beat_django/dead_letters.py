@@ -33,6 +33,8 @@ class AttemptError(NamedTuple):
 
     Args:
         execution_id, attempt, kind, state, reason: as in the row.
+        deliveries: how often a worker was given it; more than one is a duplicate.
+        worker: where it ran.
         finished_at: when it ended.
         error: type, message and the tail of the traceback; "" for none.
     """
@@ -42,6 +44,8 @@ class AttemptError(NamedTuple):
     kind: str
     state: str
     reason: str
+    deliveries: int
+    worker: str
     finished_at: datetime | None
     error: str
 
@@ -93,7 +97,8 @@ def list(
 def errors_of(execution: Execution) -> Sequence[AttemptError]:
     """Return what became of every attempt at the execution's occurrence, the first attempt first."""
     rows = Execution.objects.filter(job_id=execution.job_id, scheduled_at=execution.scheduled_at).order_by("attempt")
-    return [AttemptError(row.id, row.attempt, row.kind, row.state, row.reason, row.finished_at, row.error) for row in rows]
+    return [AttemptError(row.id, row.attempt, row.kind, row.state, row.reason, row.deliveries, row.worker, row.finished_at,
+                         row.error) for row in rows]
 
 
 def replay(letter: Letter, *, actor: str | None = None) -> Execution:

@@ -17,18 +17,20 @@ def example(**values: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"example": values})
 
 
+_RETRY = {"max_attempts": None, "base": 30.0, "factor": 2.0, "maximum": 3600.0, "jitter": 0.2}
 _JOB: dict[str, Any] = {
-    "id": JOB_ID, "name": "report", "version": 1, "target_kind": "celery", "task": "shop.report", "url": "", "queue": "",
+    "id": JOB_ID, "name": "report", "version": 1, "target_kind": "task", "task": "shop.report", "url": "", "queue": "",
     "timeout_seconds": None, "headers": {"Authorization": "********"}, "schedule_kind": "cron",
     "expression": "0 9 * * mon-fri", "timezone": "Europe/London", "start_at": None, "end_at": None,
     "next_run_at": "2026-01-08T09:00:00Z", "paused": False, "paused_at": None, "args": [], "kwargs": {"shop": 7}, "pool": "",
     "priority": 5, "soft_limit_seconds": None, "max_duration_seconds": 3600, "expires_after_seconds": None,
     "concurrency": "forbid", "exclusion_group": "", "misfire": "latest", "misfire_cap": None, "grace_seconds": 60,
-    "spread_seconds": 0, "idempotent": "yes", "key_scope": "occurrence", "max_attempts": None, "note": "", "source": "api",
+    "spread_seconds": 0, "idempotent": "yes", "key_scope": "occurrence", "max_attempts": None, "retry": _RETRY, "note": "",
+    "source": "api",
     "flagged": "", "quarantined": "", "finished_at": None, "created_at": NOON, "updated_at": NOON,
 }
 _RUN: dict[str, Any] = {
-    "id": EXECUTION_ID, "job_id": JOB_ID, "job_name": "report", "kind": "scheduled", "state": "dead", "reason": "error",
+    "id": EXECUTION_ID, "job_id": JOB_ID, "job_name": "report", "kind": "schedule", "state": "dead", "reason": "error",
     "attempt": 1, "deliveries": 1, "scheduled_at": NOON, "due_at": NOON, "published_at": NOON,
     "started_at": "2026-01-07T12:00:01Z", "finished_at": "2026-01-07T12:00:03Z", "cancel_requested_at": None,
     "worker": "worker@host", "error": "ValueError: no such shop", "missed_count": 0, "handled_as": "",
@@ -38,6 +40,17 @@ _DELIVERY = {"execution_id": EXECUTION_ID, "token": "3f-1", "worker": "worker@ho
 _PLAIN_CONTROL = {"still_running": [_DELIVERY], "not_yet_voided": False, "warnings": []}
 
 
+class RetryOut(Schema):
+    """Attempts after a plain failure; with ``max_attempts`` null 3 where it is idempotent or an HTTP call, else 1."""
+
+    model_config = example(**_RETRY)
+    max_attempts: int | None
+    base: float = Field(description="Seconds before the second attempt; before each further one *factor* times more.")
+    factor: float
+    maximum: float = Field(description="Seconds at most.")
+    jitter: float = Field(description="Share by which a delay is varied.")
+
+
 class JobFacts(Schema):
     """A job, as lists have it."""
 
@@ -45,7 +58,7 @@ class JobFacts(Schema):
     id: UUID
     name: str
     version: int = Field(description="Rises with every change; the ETag, and what If-Match takes.")
-    target_kind: str = Field(description="celery, http or message.")
+    target_kind: str = Field(description="task, http, message or shadow.")
     task: str
     url: str
     queue: str
@@ -75,6 +88,7 @@ class JobFacts(Schema):
     idempotent: str
     key_scope: str
     max_attempts: int | None
+    retry: RetryOut
     note: str
     source: str
     flagged: str = Field(description='Why no live worker can run it; "" where one can.')
@@ -163,13 +177,16 @@ class ExecutionPage(Schema):
 class AttemptOut(Schema):
     """What became of one attempt at the occurrence."""
 
-    model_config = example(execution_id=EXECUTION_ID, attempt=1, kind="scheduled", state="dead", reason="error",
+    model_config = example(execution_id=EXECUTION_ID, attempt=1, kind="schedule", state="dead", reason="error",
+                           deliveries=1, worker="worker@host",
                            finished_at=NOON, error="ValueError: no such shop")
     execution_id: str
     attempt: int
     kind: str
     state: str
     reason: str
+    deliveries: int
+    worker: str
     finished_at: datetime | None
     error: str
 

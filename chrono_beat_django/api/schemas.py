@@ -98,6 +98,7 @@ def job_facts(job: Job) -> dict[str, Any]:
             "created_at", "updated_at")
     return {"id": str(job.id), **{name: getattr(job, name) for name in same}, "args": _decoded(job.args),
             "kwargs": _decoded(job.kwargs), "headers": _decoded(callback.masked(job.headers) or "{}"),
+            "retry": {field: getattr(job, column) for field, column in RETRY_COLUMNS.items()},
             "flagged": job.flagged_reason, "quarantined": job.quarantined_reason}
 
 

@@ -1,11 +1,12 @@
 """The preview beside a job's form: what it would do, before anything is saved."""
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.urls import reverse
 
 from chrono_beat.core import ids
+from chrono_beat_django import wiring
 from chrono_beat_django.edits import preview_edit
 from chrono_beat_django.models import Execution, Job, JobEvent
 from tests.django.adminkit import NOON, at_noon, create, superuser
@@ -50,6 +51,29 @@ def test_what_is_typed_is_said_in_words_with_its_runs_before_the_rest_is_filled_
     assert "clocks change in Europe/London on 2026-03-29, forward from 01:00 to 02:00: the run of 01:30 moves to 02:00" in seen
     assert "Name: " in seen, "it says what else is needed"
     assert not Job.objects.exists()
+
+
+def test_r058_a_time_in_the_next_change_is_taken_by_the_form_and_shown_once(ada):
+    with wiring.override(now_us=lambda: ids.to_us(datetime(2018, 10, 22, tzinfo=UTC))):
+        typed = as_loaded(ada, ADD) | {"name": "n", "task": "shop.report", "expression": "0 2 * * *",
+                                       "timezone": "Europe/Copenhagen"}
+        seen = text_of(ada.post(TYPED, typed))
+        ada.post(ADD, typed)
+
+    assert seen.count("2018-10-28 02:00:00") == 1 and "Sun 2018-10-28 02:00:00+02:00 Europe/Copenhagen" in seen
+    assert Job.objects.get().expression == "0 2 * * *"
+
+
+def test_r053_a_form_that_is_saved_under_another_zone_of_the_project_plans_nothing_anew(ada, settings):
+    job = create(timezone="Europe/London", start=NOON)
+    before = Job.objects.values("version", "next_run_at", "start_at", "timezone").get(pk=job.pk)
+
+    settings.TIME_ZONE = "America/New_York"
+    typed = as_loaded(ada, page_of(job))
+    ada.post(page_of(job), typed)
+
+    assert typed["start_at"] == "2026-01-07 07:00:00-05:00"
+    assert Job.objects.values("version", "next_run_at", "start_at", "timezone").get(pk=job.pk) == before
 
 
 def test_the_button_previews_without_a_script_and_saves_nothing(ada):

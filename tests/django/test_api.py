@@ -7,6 +7,8 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 
+from chrono_beat.core import lifecycle, records
+from chrono_beat.core.targets import TARGET_KINDS
 from chrono_beat_django import jobs, keys
 from chrono_beat_django.api import api
 from chrono_beat_django.models import Execution, Job, Tenant
@@ -111,6 +113,22 @@ def test_the_schema_describes_every_field_of_an_answer_and_no_other(acme):
         "Triggered": acme("POST", f"/jobs/{job['id']}/trigger", {}).json(),
     }.items():
         assert set(answer) == set(described[name]["properties"]) == set(described[name]["example"]), name
+
+
+def test_the_examples_of_answers_have_values_that_there_are():
+    described = api.get_openapi_schema()["components"]["schemas"]
+    job, run = (described[name]["example"] for name in ("JobOut", "ExecutionOut"))
+
+    assert job["target_kind"] in TARGET_KINDS and job["concurrency"] in records.CONCURRENCY_POLICIES
+    assert run["kind"] in lifecycle.KINDS and run["state"] in lifecycle.STATES and run["reason"] in lifecycle.REASONS
+
+
+def test_a_retry_policy_is_read_as_it_was_written_and_changed_in_part(acme):
+    made = acme("POST", "/jobs", {**REPORT, "retry": {"max_attempts": 5, "base": 1}}).json()
+    changed = acme("PATCH", f"/jobs/{made['id']}", {"retry": {"factor": 3}}, If_Match='"1"').json()
+
+    assert made["retry"] == {"max_attempts": 5, "base": 1.0, "factor": 2.0, "maximum": 3600.0, "jitter": 0.2}
+    assert changed["retry"] == {**made["retry"], "factor": 3.0}
 
 
 def test_one_letter_is_replayed_and_another_discarded(acme):
