@@ -9,7 +9,7 @@ from django.db.models import Count
 
 from chrono_beat.core import forecast, ids
 from chrono_beat.core.errors import InvalidInput, Problem
-from chrono_beat.core.forecast import Load, Peak
+from chrono_beat.core.forecast import Busiest, Load, Peak
 from chrono_beat.core.schedule import Schedule, ScheduleError, schedule_from_parts, zone_keys
 from chrono_beat_django import wiring
 from chrono_beat_django.models import Job, JobQuerySet, Tenant
@@ -32,6 +32,24 @@ class Forecast(NamedTuple):
     peaks: list[Peak]
 
 
+class Ahead(NamedTuple):
+    """Executions to come, of which only the busiest tenants are told apart.
+
+    Args:
+        start: the first minute, UTC.
+        total: executions for each minute, of all tenants.
+        peaks: the fullest minutes.
+        tenants: those with the fullest minutes, the fullest first.
+        of: how many tenants have jobs.
+    """
+
+    start: datetime
+    total: list[float]
+    peaks: list[Peak]
+    tenants: list[Busiest]
+    of: int
+
+
 class Transition(NamedTuple):
     """A clock change and a job that it touches; *how* is "moved", "skipped", "twice" or "once"."""
 
@@ -52,8 +70,43 @@ def load(tenant: str | None = None, hours: int = 24) -> Forecast:
     Raises:
         InvalidInput: *hours* is out of range.
     """
+    _check(hours)
+    loads = _loads(tenant)
+    start = ids.from_us(wiring.now_us()).replace(second=0, microsecond=0)
+    runs = forecast.Runs(start, hours)
+    readable = _readable(loads, runs)
+    tenants = {slug: runs.together(found) for slug, found in sorted(readable.items())}
+    return Forecast(start, tenants, *_in_all(readable, runs, start))
+
+
+def busiest(tenant: str | None = None, count: int = 50, hours: int = 24) -> Ahead:
+    """Count the executions of active jobs as :func:`load` does, but tell only the busiest tenants apart.
+
+    With many tenants that is far cheaper: schedules that they have in common are computed once, and a tenant takes no
+    memory for each minute.
+
+    Args:
+        tenant: slug; None for all tenants.
+        count: how many tenants.
+        hours: how far to look, 1 to 168.
+
+    Raises:
+        InvalidInput: *hours* is out of range.
+    """
+    _check(hours)
+    start = ids.from_us(wiring.now_us()).replace(second=0, microsecond=0)
+    runs = forecast.Runs(start, hours)
+    readable = _readable(_loads(tenant), runs)
+    return Ahead(start, *_in_all(readable, runs, start), forecast.fullest(readable, runs, count), len(readable))
+
+
+def _check(hours: int) -> None:
     if not 1 <= hours <= forecast.MAX_HOURS:
         raise InvalidInput(Problem("hours", f"must be from 1 to {forecast.MAX_HOURS}"))
+
+
+def _loads(tenant: str | None) -> dict[str, Counter[Load]]:
+    """Return how many active jobs of each tenant have each load."""
     spreads = dict(Tenant.objects.using(store.alias()).filter(paused=False).values_list("slug", "spread_seconds"))
     loads: dict[str, Counter[Load]] = {}
     # The database puts equal schedules together, so that what is read and worked out goes by those and not by jobs.
@@ -65,14 +118,32 @@ def load(tenant: str | None = None, hours: int = 24) -> Forecast:
             spread = own if own is not None else spreads[slug] or 0
             found = Load(*parts, spread_seconds=spread)
             loads.setdefault(slug, Counter())[found if found.kind != "interval" else _counted(found)] += jobs
-    start = ids.from_us(wiring.now_us()).replace(second=0, microsecond=0)
-    known: forecast.Known = {}
-    readable = {found for found in set().union(*loads.values()) if _read(found) is not None}
-    tenants = {
-        slug: forecast.forecast({found: jobs for found, jobs in counted.items() if found in readable}, start, hours, known)
-        for slug, counted in sorted(loads.items())}
-    total = [sum(column) for column in zip(*tenants.values(), strict=True)] or [0.0] * (hours * 60)
-    return Forecast(start, tenants, total, forecast.peaks(total, start))
+    return loads
+
+
+def _in_all(tenants: dict[str, dict[Load, int]], runs: forecast.Runs, start: datetime) -> tuple[list[float], list[Peak]]:
+    """Return the executions of all tenants for each minute, and the fullest minutes."""
+    loads: Counter[Load] = Counter()
+    for found in tenants.values():
+        loads.update(found)
+    total = runs.together(loads)
+    return total, forecast.peaks(total, start)
+
+
+def _readable(tenants: dict[str, Counter[Load]], runs: forecast.Runs) -> dict[str, dict[Load, int]]:
+    """Leave out what makes no schedule; it is quarantined at its claim."""
+    known: dict[Load, bool] = {}
+
+    def makes_a_schedule(load: Load) -> bool:
+        if load not in known:
+            try:
+                runs.of(load)
+                known[load] = True
+            except ScheduleError:
+                known[load] = False
+        return known[load]
+
+    return {slug: {load: jobs for load, jobs in loads.items() if makes_a_schedule(load)} for slug, loads in tenants.items()}
 
 
 def transitions(

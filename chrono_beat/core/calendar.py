@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from calendar import monthrange
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
@@ -212,6 +213,16 @@ class WallCalendar:
         if self._names_day(last_day + 1):
             total += self._count_minutes(last_minute)
         return total
+
+    def within(self, start: int, end: int) -> Iterator[int]:
+        """Return the named minutes in [start, end) (wall seconds), in order. Costs by what it returns, and by days."""
+        for ordinal in range(start // DAY_SECONDS + 1, -(-end // DAY_SECONDS) + 1):
+            if self._names_day(ordinal):
+                for hour in self.fields.hours:
+                    for minute in self.fields.minutes:
+                        wall = (ordinal - 1) * DAY_SECONDS + hour * 3_600 + minute * 60
+                        if start <= wall < end:
+                            yield wall
 
     # Days, as ordinals.
 

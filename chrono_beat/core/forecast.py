@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from chrono_beat.core.schedule import Schedule, schedule_from_parts
@@ -46,10 +46,6 @@ class Load(NamedTuple):
     spread_seconds: int = 0
 
 
-Known = dict[Load, Mapping[int, int]]
-"""Runs in each minute that has some, by what they were counted for."""
-
-
 class Peak(NamedTuple):
     """A minute with many executions.
 
@@ -64,6 +60,24 @@ class Peak(NamedTuple):
     executions: float
     spread_seconds: int | None = None
     spread_to: float | None = None
+
+
+class Busiest(NamedTuple):
+    """What a tenant has to come.
+
+    Args:
+        tenant: its slug.
+        executions: in all.
+        most: in its fullest minute.
+        minute: the index of that minute.
+        spread_seconds: the spread that is proposed; None where that minute is not crowded.
+    """
+
+    tenant: str
+    executions: float
+    most: float
+    minute: int
+    spread_seconds: int | None
 
 
 class Touched(NamedTuple):
@@ -88,45 +102,103 @@ def grouped(load: Load) -> Load:
     return load._replace(anchor=_EPOCH + timedelta(seconds=phase - phase % 60 if period % 60 == 0 else phase))
 
 
-def forecast(
-    loads: Mapping[Load, int], start: datetime, hours: int = 24, known: Known | None = None,
-) -> list[float]:
+class Runs:
+    """Runs of loads in each minute of one span of time. Each distinct load is computed once, whoever asks for it.
+
+    Args:
+        start: an aware datetime; cut down to its minute.
+        hours: how far to look, 1 to 168.
+
+    Raises:
+        ValueError: *hours* is out of range.
+    """
+
+    def __init__(self, start: datetime, hours: int) -> None:
+        if not 1 <= hours <= MAX_HOURS:
+            raise ValueError(f"hours must be from 1 to {MAX_HOURS}, not {hours}")
+        self._first = start.replace(second=0, microsecond=0)
+        self._minutes = hours * 60
+        self._known: dict[Load, Mapping[int, float]] = {}
+
+    def of(self, load: Load) -> Mapping[int, float]:
+        """Return the runs of one job with this load, by the index of the minute; minutes without any are left out.
+
+        Raises:
+            ScheduleError: the load makes no schedule.
+        """
+        found = self._known.get(load)
+        if found is None:
+            found = self._known[load] = self._compute(load)
+        return found
+
+    def together(self, loads: Mapping[Load, int]) -> list[float]:
+        """Return the runs of all these jobs, for each minute.
+
+        Args:
+            loads: how many jobs have each.
+
+        Raises:
+            ScheduleError: a load makes no schedule.
+        """
+        found = [0.0] * self._minutes
+        for load, jobs in loads.items():
+            for minute, runs in self.of(load).items():
+                found[minute] += runs * jobs
+        return found
+
+    def _compute(self, load: Load) -> Mapping[int, float]:
+        span = max(1, -(-load.spread_seconds // 60))
+        # What was scheduled before the first minute and spread into it counts, too.
+        exact = _runs(_schedule(load), self._first - (span - 1) * _MINUTE, self._minutes + span - 1)
+        if span == 1:
+            return {minute: float(runs) for minute, runs in exact.items()}
+        found: dict[int, float] = {}
+        for minute, runs in exact.items():
+            for index in range(max(0, minute - span + 1), min(self._minutes, minute + 1)):
+                found[index] = found.get(index, 0.0) + runs / span
+        return found
+
+
+def forecast(loads: Mapping[Load, int], start: datetime, hours: int = 24) -> list[float]:
     """Return how many executions are due in each minute from *start* on.
 
     Args:
         loads: how many jobs have each.
         start: an aware datetime; cut down to its minute.
         hours: how far to look, 1 to 168.
-        known: runs of schedules that were counted for the same *start* and *hours*; filled in with those of these.
 
     Raises:
         ValueError: *hours* is out of range.
         ScheduleError: a load makes no schedule.
     """
-    if not 1 <= hours <= MAX_HOURS:
-        raise ValueError(f"hours must be from 1 to {MAX_HOURS}, not {hours}")
-    first = start.replace(second=0, microsecond=0)
-    minutes = hours * 60
-    known = {} if known is None else known
     counted: Counter[Load] = Counter()
     for load, jobs in loads.items():
         counted[grouped(load)] += jobs
-    by_span: dict[int, list[int]] = {}
-    for load, jobs in counted.items():
-        span = max(1, -(-load.spread_seconds // 60))
-        if load not in known:
-            # What was scheduled before the first minute and spread into it counts, too.
-            known[load] = _runs(_schedule(load), first - (span - 1) * _MINUTE, minutes + span - 1)
-        due = by_span.setdefault(span, [0] * (minutes + span - 1))
-        for minute, runs in known[load].items():
-            due[minute] += runs * jobs
-    found = [0.0] * minutes
-    for span, due in by_span.items():
-        within = sum(due[:span - 1])
-        for minute in range(minutes):
-            within += due[minute + span - 1]
-            found[minute] += within / span
-            within -= due[minute]
+    return Runs(start, hours).together(counted)
+
+
+def fullest(tenants: Mapping[str, Mapping[Load, int]], runs: Runs, count: int) -> list[Busiest]:
+    """Return the tenants with the fullest minutes, the fullest first.
+
+    Args:
+        tenants: by slug how many jobs have each load.
+        runs: of the span of time that is looked at.
+        count: how many tenants.
+
+    Raises:
+        ScheduleError: a load makes no schedule.
+    """
+    # No tenant's fullest minute passes the sum of its loads' fullest ones: most need not be added up minute by minute.
+    bounds = sorted(((-sum(max(runs.of(load).values(), default=0.0) * jobs for load, jobs in loads.items()), slug)
+                     for slug, loads in tenants.items()))
+    found: list[Busiest] = []
+    for bound, slug in bounds:
+        if not bound or (len(found) == count and -bound <= found[-1].most):
+            break
+        minutes = runs.together(tenants[slug])
+        most = max(minutes)
+        found.append(Busiest(slug, sum(minutes), most, minutes.index(most), proposed_spread(most)))
+        found = sorted(found, key=lambda each: (-each.most, each.tenant))[:count]
     return found
 
 
@@ -196,6 +268,12 @@ def _runs(schedule: Schedule, first: datetime, minutes: int) -> Mapping[int, int
         counts = {index: schedule.count_between(first + index * _MINUTE, first + (index + 1) * _MINUTE)
                   for index in _minutes(schedule, first, minutes)}
         return {index: count for index, count in counts.items() if count}
+    if isinstance(schedule, WallSchedule):
+        begin = _second(first)
+        low = begin if schedule.start is None else max(begin, _second(schedule.start))
+        end = begin + minutes * 60
+        high = end if schedule.end is None else min(end, _second(schedule.end))
+        return Counter((second - begin) // 60 for second in schedule.shared().instants.within(low, high))
     return Counter((at - first) // _MINUTE for at in _instants(schedule, first, first + minutes * _MINUTE))
 
 
@@ -213,3 +291,9 @@ def _instants(schedule: Schedule, first: datetime, end: datetime) -> Iterable[da
     while at is not None and at < end:
         yield at
         at = schedule.next_after(at)
+
+
+def _second(at: datetime) -> int:
+    """Return the first whole second at or after an instant: runs by the wall clock fall on whole seconds."""
+    second, fraction = to_seconds(at.astimezone(UTC))
+    return second + bool(fraction)

@@ -36,6 +36,7 @@ length and first weekday are alike, so each kind of year is counted once.
 from __future__ import annotations
 
 from calendar import monthrange
+from collections.abc import Iterator
 from datetime import date
 from typing import NamedTuple
 
@@ -111,6 +112,20 @@ class Instants:
                 total += self._count_year(year)
             start = stop
         return min(total, limit + 1)
+
+    def within(self, start: int, end: int) -> Iterator[int]:
+        """Return the instants in [start, end), in order; for many in a short span this is the cheapest way."""
+        utc, end = max(start, FIRST_SECOND), min(end, END_SECOND)
+        while utc < end:
+            stretch = self.timeline.stretch_at(utc)
+            stop = min(end, stretch.end)
+            owned = max(utc + stretch.offset, self._owned_from(stretch))
+            found = [wall - stretch.offset for wall in self.calendar.within(owned, stop + stretch.offset)]
+            made_up = self._made_up_in(stretch)
+            if made_up is not None and utc <= made_up < stop and made_up not in found:
+                found = sorted([made_up, *found])
+            yield from found
+            utc = stretch.end
 
     def tell(self, utc: int) -> Telling:
         """Tell how the instant *utc*, one of the set, came about."""

@@ -85,16 +85,6 @@ class Lease(NamedTuple):
     offered: bool
 
 
-class Ahead(NamedTuple):
-    """A forecast cut down to what a page shows; tenants are those with the fullest minutes, the fullest first."""
-
-    start: datetime
-    total: list[float]
-    peaks: list[Any]
-    tenants: list[tuple[str, float, float]]
-    more_tenants: int
-
-
 def now() -> datetime:
     """Return the database's clock."""
     return ids.from_us(wiring.now_us())
@@ -208,12 +198,6 @@ def queue_now() -> Queue:
         slots=sum(worker.concurrency for worker in workers), skew_seconds=skew)
 
 
-def ahead(tenant: str | None) -> Ahead:
+def ahead(tenant: str | None) -> forecasting.Ahead:
     """Return the executions of the next 24 h, counted anew every five minutes."""
-    return fresh(f"ahead:{tenant}", FORECAST_FRESH_SECONDS, lambda: _ahead(forecasting.load(tenant)))
-
-
-def _ahead(found: forecasting.Forecast) -> Ahead:
-    tenants = sorted(((slug, sum(minutes), max(minutes)) for slug, minutes in found.tenants.items()),
-                     key=lambda row: (-row[2], row[0]))
-    return Ahead(found.start, found.total, found.peaks, tenants[:MOST_TENANTS], max(0, len(tenants) - MOST_TENANTS))
+    return fresh(f"ahead:{tenant}", FORECAST_FRESH_SECONDS, lambda: forecasting.busiest(tenant, MOST_TENANTS))

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_safe
 from chrono_beat_django import figures
 from chrono_beat_django.dashboard import panels
 from chrono_beat_django.dashboard.charts import Chart, chart
+from chrono_beat_django.forecasting import Ahead
 from chrono_beat_django.models import Tenant
 from chrono_beat_django.store import definitions as store
 
@@ -94,7 +95,8 @@ def tenant(request: HttpRequest, slug: str) -> HttpResponse:
         "tenant": found, "hours": hours, "all_hours": HOURS, "queue": queue, "waiting": queue.backlog.get(slug, 0),
         "capped": slug in queue.capped, "running": panels.running(slug), "letters": panels.letters(slug),
         "alerts": panels.alerts(slug), "figures": panels.totals(slug, start, end),
-        "charts": [*_charts(panels.series(slug, start, end), start, end), _forecast(ahead)],
+        "charts": [*_charts(panels.series(slug, start, end), start, end), _forecast(ahead)], "ahead": ahead,
+        "sum": sum(ahead.total),
     })
 
 
@@ -148,7 +150,7 @@ def _per_minute(points: Sequence[figures.Figures], name: str) -> list[tuple[date
     return [(point.start, getattr(point, name) / (point.seconds / 60)) for point in points]
 
 
-def _forecast(ahead: panels.Ahead) -> Chart:
+def _forecast(ahead: Ahead) -> Chart:
     minutes = [(ahead.start + timedelta(minutes=index), number) for index, number in enumerate(ahead.total)]
     end = ahead.start + timedelta(minutes=len(ahead.total))
     return chart("forecast", "Executions to come, per minute", "executions", ahead.start, end, [("due", minutes)])

@@ -152,7 +152,8 @@ def test_the_forecast_counts_jobs_and_says_what_a_spread_does(ada):
     ahead = ada.get("/chrono/forecast/").context["ahead"]
 
     assert sum(ahead.total) in (1_439, 1_440)
-    assert [row[0] for row in ahead.tenants] == ["acme"]
+    assert [row.tenant for row in ahead.tenants] == ["acme"]
+    assert ada.get("/chrono/tenants/acme/").context["ahead"].peaks == ahead.peaks
 
 
 def test_healthz_is_well_with_a_dispatcher_and_says_what_is_not(client, redis):

@@ -45,6 +45,13 @@ def test_a_forecast_counts_active_jobs_by_tenant_with_the_tenants_spread():
     assert (found.tenants["acme"][60], sum(found.total)) == (pytest.approx(0.1), pytest.approx(3))
 
 
+def test_the_busiest_tenants_add_up_to_the_same():
+    found, load = forecasting.busiest(count=1, hours=2), forecasting.load(hours=2)
+
+    assert (found.total, found.peaks, found.of) == (load.total, load.peaks, 2)
+    assert [(each.tenant, each.executions) for each in found.tenants] == [("default", sum(load.tenants["default"]))]
+
+
 def test_a_job_that_cannot_be_read_and_a_paused_tenant_are_left_out():
     Job.objects.filter(name="hourly").update(expression="not cron")
     Tenant.objects.filter(slug="acme").update(paused=True)

@@ -3,8 +3,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chrono_beat.core.forecast import Load, forecast, grouped, peaks, proposed_spread, touches
+from chrono_beat.core.forecast import Busiest, Load, Runs, forecast, fullest, grouped, peaks, proposed_spread, touches
 from chrono_beat.core.schedule import CeleryCrontab, Cron, Interval
+from chrono_beat.core.zones import to_seconds
 
 NOON = datetime(2026, 1, 7, 12, tzinfo=UTC)
 YEAR = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC))
@@ -42,6 +43,37 @@ def test_a_crowded_minute_gets_the_shortest_spread_that_helps():
     assert (peak.at, peak.executions, peak.spread_seconds) == (NOON + timedelta(hours=1), 4_000, 900)
     assert peak.spread_to == pytest.approx(4_000 / 15)
     assert proposed_spread(500) is None
+
+
+def test_the_fullest_tenants_come_first_and_no_load_is_computed_twice(monkeypatch):
+    computed = []
+    monkeypatch.setattr(Runs, "_compute", lambda self, load, true=Runs._compute: computed.append(load) or true(self, load))
+    each_hour, at_one = Load("cron", "0 * * * *", "UTC"), Load("cron", "0 13 * * *", "UTC")
+    tenants = {f"t{number:02}": {each_hour: 1} for number in range(40)}
+    tenants |= {"crowded": {at_one: 600}, "both": {each_hour: 2, at_one: 2}, "apart": {Load("cron", "7 * * * *", "UTC"): 3},
+                "idle": {}}
+
+    found = fullest(tenants, Runs(NOON, 2), 3)
+
+    assert found == [Busiest("crowded", 600, 600, 60, 300), Busiest("both", 6, 4, 60, None), Busiest("apart", 6, 3, 7, None)]
+    assert len(computed) == len(set(computed)) == 3
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/London", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia"])
+@pytest.mark.parametrize("text", ["* * * * *", "*/20 1-3 * * *", "30 1 * * *", "59 23 28-31 3,9,10,12 *", "0 2 * * sun"])
+def test_the_instants_of_a_span_are_those_that_one_step_after_another_finds(text, zone):
+    """Over the days on which the clocks of these zones change; Apia left out a day at the end of 2011."""
+    instants = Cron(text, zone).shared().instants
+    for day in (datetime(2011, 12, 29), datetime(2026, 3, 7), datetime(2026, 3, 28), datetime(2026, 4, 4),
+                datetime(2026, 10, 3), datetime(2026, 10, 24), datetime(2026, 10, 31)):
+        first = to_seconds(day.replace(tzinfo=UTC))[0] + 1
+        end = first + 2 * 86_400
+        stepped, at = [], instants.first_from(first)
+        while at is not None and at < end:
+            stepped.append(at)
+            at = instants.first_from(at + 1)
+
+        assert list(instants.within(first, end)) == stepped
 
 
 @pytest.mark.parametrize(("schedule", "how"), [
