@@ -12,7 +12,7 @@ from chrono_beat_django.api.answers import Answer, once
 from chrono_beat_django.api.auth import OPERATE, READ, actor_of, tenant_of
 from chrono_beat_django.api.jobs import aware
 from chrono_beat_django.api.outputs import Cancelled, ExecutionOut, ExecutionPage, ExecutionShown, LettersOut, UsageOut
-from chrono_beat_django.api.paging import MAX_PAGE, page
+from chrono_beat_django.api.paging import MAX_PAGE, page, refuse_unknown
 from chrono_beat_django.api.schemas import LettersIn, Text, execution_facts
 from chrono_beat_django.models import Execution
 from chrono_beat_django.store import definitions as store
@@ -59,6 +59,7 @@ def found_execution(request: Any, execution_id: str) -> Execution:
 @router.get("/executions", auth=READ, response=ExecutionPage, tags=["executions"], operation_id="list_executions")
 def list_executions(request, query: Query[ExecutionFilter]):  # type: ignore[no-untyped-def]
     """List executions, the newest first. Without ``job`` or ``since`` those since a day before ``until``, or before now."""
+    refuse_unknown(request, query)
     start, end = aware("since", query.since), aware("until", query.until)
     if start is None and query.job is None:
         # The index in that order has all tenants' executions: of a tenant that has few, many would be read.
@@ -96,6 +97,7 @@ def cancel_execution(request: Any, execution_id: str) -> Answer:
             operation_id="list_dead_letters")
 def list_dead_letters(request, query: Query[LetterFilter]):  # type: ignore[no-untyped-def]
     """List dead letters that nobody has handled, the newest first."""
+    refuse_unknown(request, query)
     job = None if query.job is None else str(query.job)
     rows = dead_letters.list(tenant_of(request), job=job, reason=query.reason)
     return page(rows, query.cursor, query.limit, ("finished_at", "id"), execution_facts, falling=True)

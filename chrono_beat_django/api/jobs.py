@@ -15,7 +15,7 @@ from chrono_beat_django import jobs
 from chrono_beat_django.api.answers import Answer, once, respond
 from chrono_beat_django.api.auth import OPERATE, READ, WRITE, actor_of, tenant_of
 from chrono_beat_django.api.outputs import BackfillOut, JobDeleted, JobOut, JobPage, PreviewOut, Triggered
-from chrono_beat_django.api.paging import MAX_PAGE, page
+from chrono_beat_django.api.paging import MAX_PAGE, page, refuse_unknown
 from chrono_beat_django.api.problems import Refused
 from chrono_beat_django.api.schemas import (
     BackfillIn,
@@ -85,6 +85,7 @@ def _answer(job: Job, running: Any = (), status: int = 200, **more: Any) -> Answ
 @router.get("", auth=READ, response=JobPage, operation_id="list_jobs")
 def list_jobs(request, query: Query[JobFilter]):  # type: ignore[no-untyped-def]
     """List jobs by name."""
+    refuse_unknown(request, query)
     rows = jobs.list(tenant_of(request), paused=query.paused, task=query.task, finished=query.finished)
     if query.name_prefix:
         rows = rows.filter(name__startswith=query.name_prefix)

@@ -1,16 +1,35 @@
 """Pages by cursor: each names the last row of the page before, so rows that come or go shift nothing."""
 import base64
+import difflib
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 from django.db.models import Model, Q, QuerySet
+from django.http import HttpRequest
+from pydantic import BaseModel
 
 from chrono_beat.core.errors import InvalidInput, Problem
 from chrono_beat.core.field_checks import unstorable
 
 MAX_PAGE = 200
+
+
+def refuse_unknown(request: HttpRequest, filters: BaseModel) -> None:
+    """Refuse a list whose filter is misspelt, instead of showing more than was asked for.
+
+    Raises:
+        InvalidInput: with every parameter that there is not.
+    """
+    known = type(filters).model_fields
+    problems = []
+    for name in sorted(request.GET.keys() - known.keys()):
+        near = difflib.get_close_matches(name, known, n=1)
+        mend = "this list has no such parameter" + (f"; did you mean {near[0]}?" if near else "")
+        problems.append(Problem(name[:100], mend, "unknown"))
+    if problems:
+        raise InvalidInput(*problems)
 
 
 def page(

@@ -191,6 +191,8 @@ def test_every_refusal_is_a_problem(acme):
     is_problem(acme("POST", "/jobs", {**REPORT, "colour": 1}), 422, "colour")
     is_problem(acme("POST", "/jobs", {**REPORT, "note": "x" * 400_000}), 413, "body")
     is_problem(acme("GET", "/jobs?name_prefix=%00"), 422)
+    for path in ("/jobs", "/executions", "/dead-letters"):
+        is_problem(acme("GET", f"{path}?pausd=true"), 422, "pausd")
     is_problem(Client().get(ROOT + "/jobs"), 401)
     is_problem(Caller("acme", ["read"])("POST", "/jobs", REPORT), 403)
     Tenant.objects.filter(slug="acme").update(create_tokens=0, create_counted_at=NOON)
