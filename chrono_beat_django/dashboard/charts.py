@@ -14,6 +14,8 @@ WIDTH, HEIGHT = 640, 200
 LEFT, RIGHT, TOP, BOTTOM = 56, 8, 10, 24
 MOST_POINTS = 300
 """Points of a line; what has more is drawn by the highest of each stretch."""
+STRETCHES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360)
+"""Minutes for which a point may stand."""
 MOST_ROWS = 48
 """Rows of the table beside a chart."""
 TICKS = 4
@@ -77,10 +79,11 @@ def chart(
         values: (name, points in order) of each line; None is a gap.
     """
     suffix = " s" if unit == "s" else ""
-    step = (end - start) / MOST_POINTS
+    step = stretch(end - start)
+    stretches = (end - start) / step
     merged = [(name, _merge(points, start, end, step)) for name, points in values]
     top = ceiling(max((value for _, points in merged for value in points.values()), default=0.0))
-    lines = tuple(Line(name, number, *_draw(points, top)) for number, (name, points) in enumerate(merged, 1))
+    lines = tuple(Line(name, number, *_draw(points, top, stretches)) for number, (name, points) in enumerate(merged, 1))
     share = (end - start) / MOST_ROWS
     tables = [_merge(points, start, end, share) for _, points in values]
     rows = tuple(
@@ -97,6 +100,19 @@ def chart(
               for part in range(TICKS + 1)),
         tuple(Mark(round(_y(top * part / TICKS, top), 1), written(top * part / TICKS) + suffix) for part in range(TICKS + 1)),
         rows)
+
+
+def stretch(length: timedelta) -> timedelta:
+    """Return how long a point of a chart stands for, so that there are `MOST_POINTS` at most.
+
+    A round number of minutes: what comes every five minutes would be in some stretches of 4.8 and not in others, and draw
+    dips that are none.
+    """
+    return next((found for found in map(_minutes, STRETCHES) if length / found <= MOST_POINTS), length / MOST_POINTS)
+
+
+def _minutes(number: int) -> timedelta:
+    return timedelta(minutes=number)
 
 
 def ceiling(value: float) -> float:
@@ -126,15 +142,15 @@ def _merge(
     return found
 
 
-def _draw(points: dict[int, float], top: float) -> tuple[tuple[str, ...], tuple[tuple[float, float], ...]]:
+def _draw(points: dict[int, float], top: float, stretches: float) -> tuple[tuple[str, ...], tuple[tuple[float, float], ...]]:
     pieces: list[list[tuple[float, float]]] = []
     before = None
     # Two stretches without any figure are a gap, not a slope; with few points in a long range more is bridged.
-    bridge = max(2, 2 * MOST_POINTS // max(1, min(len(points), 60)))
+    bridge = max(2, 2 * stretches // max(1, min(len(points), 60)))
     for index, value in sorted(points.items()):
         if before is None or index - before > bridge:
             pieces.append([])
-        pieces[-1].append((round(_x(index / MOST_POINTS), 1), round(_y(value, top), 1)))
+        pieces[-1].append((round(_x(index / stretches), 1), round(_y(value, top), 1)))
         before = index
     return (tuple(" ".join(f"{x},{y}" for x, y in piece) for piece in pieces if len(piece) > 1),
             tuple(piece[0] for piece in pieces if len(piece) == 1))

@@ -18,7 +18,7 @@ from chrono_beat.core import ids, lifecycle
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.records import WorkerReport
 from chrono_beat_django import figures, forecasting, wiring
-from chrono_beat_django.models import Alert, Dispatcher, Execution, Partition
+from chrono_beat_django.models import Alert, Dispatcher, Execution, Partition, Tenant
 from chrono_beat_django.store import definitions as store
 from chrono_beat_django.tenant_usage import known_pools
 
@@ -123,6 +123,20 @@ def worst(start: datetime, end: datetime, by: str, limit: int = MOST_TENANTS) ->
     """Return the tenants that fare worst."""
     return fresh(f"worst:{by}:{limit}:{start.timestamp()}:{end.timestamp()}", FRESH_SECONDS,
                  lambda: figures.worst(start, end, by=by, limit=limit))
+
+
+def named(text: str, after: str) -> tuple[list[str], str]:
+    """Return the slugs that contain a text, in order, and the one after which the next page begins, empty for none.
+
+    Args:
+        text: empty for all tenants.
+        after: the last slug of the page before.
+    """
+    rows = Tenant.objects.using(store.alias()).filter(slug__gt=after)
+    if text:
+        rows = rows.filter(slug__icontains=text)
+    slugs = list(rows.order_by("slug").values_list("slug", flat=True)[:MOST_TENANTS + 1])
+    return slugs[:MOST_TENANTS], slugs[MOST_TENANTS - 1] if len(slugs) > MOST_TENANTS else ""
 
 
 def running(tenant: str | None = None) -> Counted:

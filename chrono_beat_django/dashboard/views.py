@@ -24,11 +24,11 @@ from chrono_beat_django.store import definitions as store
 PERMISSION = "chrono_beat.view_dashboard"
 HOURS = (1, 6, 24, 168)
 POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; " \
-    "form-action 'none'; frame-ancestors 'self'"
+    "form-action 'self'; frame-ancestors 'self'"
 """Nothing from outside, nothing inline: what a tenant's name might smuggle in would not run either."""
 
 ORDERS = (("lateness", "Lateness p99"), ("capped", "Capped"), ("failed", "Failed"), ("dead", "Dead"),
-          ("duplicates", "Duplicates"), ("missed", "Missed"), ("started", "Started"))
+          ("skipped", "Skipped"), ("duplicates", "Duplicates"), ("missed", "Missed"), ("started", "Started"))
 
 View = Callable[..., HttpResponse]
 
@@ -69,16 +69,21 @@ def overview(request: HttpRequest) -> HttpResponse:
 
 @for_staff
 def tenants(request: HttpRequest) -> HttpResponse:
-    """List tenants, those that fare worst first."""
+    """List tenants, those that fare worst first, or those whose name has some text, by name."""
     now, start, end, hours = _range(request)
     by = request.GET.get("by", "")
     by = by if by in figures.ORDERS else "lateness"
+    search, after, following = request.GET.get("q"), request.GET.get("after", ""), ""
+    if search is None:
+        found = panels.worst(start, end, by)
+    else:
+        slugs, following = panels.named(search, after)
+        found = figures.each_of(slugs, start, end)
     queue = panels.queue()
-    rows = [(found, queue.backlog.get(found.tenant or "", 0), found.tenant in queue.capped)
-            for found in panels.worst(start, end, by)]
+    rows = [(each, queue.backlog.get(each.tenant or "", 0), each.tenant in queue.capped) for each in found]
     return _page(request, "tenants", now, {
         "hours": hours, "all_hours": HOURS, "by": by, "orders": ORDERS, "rows": rows, "queue": queue,
-        "most": panels.MOST_TENANTS,
+        "most": panels.MOST_TENANTS, "search": search, "after": after, "following": following,
     })
 
 
@@ -114,7 +119,7 @@ def partitions(request: HttpRequest) -> HttpResponse:
     leases, queue = panels.partitions(now), panels.queue()
     return _page(request, "partitions", now, {
         "leases": leases, "unowned": sum(not lease.held for lease in leases), "dispatchers": panels.dispatchers(now),
-        "queue": queue, "skews": (("database", panels.database_skew()), ("Redis", queue.skew_seconds)),
+        "queue": queue, "skews": (("Database", panels.database_skew()), ("Redis", queue.skew_seconds)),
     })
 
 

@@ -190,3 +190,29 @@ def test_no_peak_is_lost_in_a_chart_of_many_points_and_gaps_stay_gaps():
     assert len(found.lines[0].pieces) == 2
     assert sum(len(piece.split()) for piece in found.lines[0].pieces) <= MOST_POINTS
     assert sum("500" in values for _, values in found.rows) == 1
+
+
+def test_a_tenant_is_found_by_its_name_a_page_at_a_time(ada, django_assert_max_num_queries):
+    Tenant.objects.bulk_create(Tenant(slug=f"t{number:03}") for number in range(120))
+    Rollup.objects.bulk_create([add("t007", 2.0, skipped=3)])
+
+    def page(query):
+        with django_assert_max_num_queries(20):
+            context = ada.get(f"/chrono/tenants/{query}").context
+        return [each.tenant for each, _, _ in context["rows"]], context["following"]
+
+    assert page("?q=T007") == (["t007"], "")
+    assert ada.get("/chrono/tenants/?q=t007").context["rows"][0][0].skipped == 3
+    first, following = page("?q=t")
+    second, _ = page(f"?q=t&after={following}")
+    assert first + second[:1] == ["default", *(f"t{number:03}" for number in range(50))]
+    assert page("?q=%3Cb%3E") == ([], "")
+    assert "&lt;b&gt;" in ada.get("/chrono/tenants/?q=%3Cb%3E").content.decode()
+
+
+def test_what_comes_every_five_minutes_is_a_level_line_of_a_day():
+    points = [(NOON + timedelta(minutes=minute), 0.0 if minute % 5 else 7.0) for minute in range(1_440)]
+
+    found = chart("load", "Load", "executions", NOON, NOON + timedelta(days=1), [("due", points)])
+
+    assert len({point.split(",")[1] for point in found.lines[0].pieces[0].split()}) == 1
