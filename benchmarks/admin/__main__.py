@@ -22,8 +22,9 @@ MOST_QUERIES, MOST_SECONDS = 20, 2.0
 ADMIN = "/admin/chrono_beat/"
 
 
-def pages() -> Iterator[tuple[str, str]]:
-    """Yield (name, address) of the pages that are measured: every list, its filters, and a row of each."""
+def pages() -> Iterator[tuple[Any, ...]]:
+    """Yield (name, address) of the pages that are measured, with what is posted to it if anything: every list, its filters, a
+    row of each, and the pages that ask."""
     from django.contrib import admin
     from django.contrib.admin.utils import quote
 
@@ -63,9 +64,16 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "changes of a job", f"{ADMIN}jobevent/?job_id={job.pk}"
     yield "changes: a tenant's", f"{ADMIN}jobevent/?tenant={LARGEST}"
     yield "the largest tenant", f"{ADMIN}tenant/{LARGEST}/change/"
+    yield "what is typed is previewed", f"{ADMIN}job/{job.pk}/preview/", {
+        "name": job.name, "task": job.task, "schedule_kind": "cron", "expression": "*/5 * * * *", "timezone": "Europe/London"}
+    some = [row.pk for row in Job.objects.order_by("tenant", "name")[:100]]
+    for action in ("pause_jobs", "resume_jobs", "trigger_jobs"):
+        yield f"before {action} of 100", f"{ADMIN}job/", {"action": action, "_selected_action": some}
+    yield "a backfill of 100 is counted", f"{ADMIN}job/", {
+        "action": "backfill_jobs", "_selected_action": some, "start": "2026-01-01", "end": "2026-01-08", "limit": "1000"}
 
 
-def measure(client: Any, address: str) -> dict[str, Any]:
+def measure(client: Any, address: str, posted: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return what a page costs: ``queries``, ``median_s``, ``longest_s``, and the ``slowest`` statement."""
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
@@ -74,7 +82,7 @@ def measure(client: Any, address: str) -> dict[str, Any]:
     for _ in range(ROUNDS):
         with CaptureQueriesContext(connection) as seen:
             began = time.perf_counter()
-            answer = client.get(address)
+            answer = client.get(address) if posted is None else client.post(address, posted)
             seconds.append(time.perf_counter() - began)
         assert answer.status_code == 200, (address, answer.status_code)
         slowest = max([slowest, *seen.captured_queries], key=lambda query: float(query["time"]))
@@ -133,7 +141,7 @@ def _measured(options: Any) -> dict[str, Any]:
     client = Client()
     client.force_login(User.objects.create_superuser("ada"))
     client.get("/admin/")
-    costs = {name: measure(client, address) for name, address in pages()}
+    costs = {name: measure(client, *asked) for name, *asked in pages()}
     beyond = [name for name, cost in costs.items()
               if cost["queries"] > MOST_QUERIES or cost["median_s"] > MOST_SECONDS]
     return {"jobs": options.jobs, "executions": options.executions, "yardstick_ms": yardstick(), "load_s": loaded, **sizes(),

@@ -28,6 +28,10 @@ JOBS = f"""INSERT INTO chrono_job (id, tenant, name, partition, task, expression
 EVENTS = """INSERT INTO chrono_job_event (at, job_id, tenant, job_name, version, action, actor, detail)
     SELECT clock_timestamp() - interval '5 days', id, tenant, name, 1, 'create', 'ada',
         '{"after": {"cron": "0 3 * * *", "task": "shop.report"}}' FROM chrono_job"""
+ALERTS = """INSERT INTO chrono_alert (kind, tenant, subject, text, first_at, last_at, closed_at)
+    SELECT 'dead_letter', 't' || lpad(mod(n, 100)::text, 3, '0'), 'report of shop ' || n, 'it failed for good',
+        at, at, CASE WHEN n > 1000 THEN at + interval '1 hour' END
+    FROM (SELECT n, clock_timestamp() - n * interval '1 minute' AS at FROM generate_series(1, 100000) n) rows"""
 
 # %(first)s to %(last)s are executions of one day, counted from the oldest on; `step` lies between two of them.
 EXECUTIONS = f"""INSERT INTO {{table}} (id, job_id, tenant, job_name, partition, scheduled_at, due_at, first_due_at, state,
@@ -68,6 +72,7 @@ def load(jobs: int, executions: int) -> None:
     _run(JOBS, [jobs])
     _run("ALTER TABLE chrono_job ENABLE TRIGGER USER")
     _run(EVENTS)
+    _run(ALERTS)
     _load_executions(jobs, executions)
     minute = now().replace(second=0, microsecond=0)
     late = histogram([20_000 + 1_000 * number for number in range(40)])
@@ -75,7 +80,7 @@ def load(jobs: int, executions: int) -> None:
         Rollup.objects.bulk_create(Rollup(tenant=f"t{tenant:03}", span="minute", start=minute - timedelta(minutes=back),
                                           started=40, succeeded=40, lateness=late, lateness_max_us=59_000)
                                    for back in range(1, 600))
-    for table in ("chrono_job", "chrono_job_event", "chrono_execution", "chrono_rollup", "chrono_tenant"):
+    for table in ("chrono_job", "chrono_job_event", "chrono_execution", "chrono_rollup", "chrono_tenant", "chrono_alert"):
         _run(f"VACUUM ANALYZE {table}")
 
 

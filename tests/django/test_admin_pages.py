@@ -200,7 +200,10 @@ def test_an_idle_deployment_shows_its_last_executions(ada):
     assert listed(ada) == [old.id]
 
 
-def test_executions_cost_the_same_and_are_counted_up_to_a_bound(ada, django_assert_max_num_queries):
+def test_executions_cost_the_same_and_are_counted_up_to_a_bound(ada, django_assert_max_num_queries, monkeypatch):
+    for module in ("pages", "executions"):
+        monkeypatch.setattr(f"chrono_beat_django.admin.{module}.MOST_COUNTED", 1_000)
+
     def cost():
         with django_assert_max_num_queries(20) as seen:
             page = ada.get(EXECUTIONS)
@@ -212,9 +215,9 @@ def test_executions_cost_the_same_and_are_counted_up_to_a_bound(ada, django_asse
     few, _ = cost()
     Execution.objects.bulk_create([
         Execution(id=f"{job.id}:{number}:1", job_id=job.id, tenant="acme", scheduled_at=at, due_at=at, first_due_at=at)
-        for number in range(10_050) for at in [start + timedelta(seconds=number)]], batch_size=1_000)
+        for number in range(1_050) for at in [start + timedelta(seconds=number)]], batch_size=1_000)
 
-    assert cost() == (few, 10_000)
+    assert cost() == (few, 1_000)
 
 
 # -- permissions ------------------------------------------------------------------------------------------------------
