@@ -63,9 +63,10 @@ def list_executions(
     composition = root(context)
     if job is not None and tenant is None:
         raise InvalidInput(Problem("tenant", "give the tenant of the job, too"))
-    found = composition.executions().list(
+    matching = composition.executions().list(
         tenant, job=None if job is None else composition.jobs().get(tenant, job),
-        start=start or datetime.now(UTC) - LAST_DAY, end=end, late=seconds(late, "late"), **exact)[:limit]
+        start=start or datetime.now(UTC) - LAST_DAY, end=end, late=seconds(late, "late"), **exact)
+    found = composition.executions().newest(matching, 0, limit)
     if machine:
         click.echo(as_json([facts(execution) for execution in found]))
         return
