@@ -159,6 +159,7 @@ def main() -> int:
             start_system(processes, ports, password)
             return watch(args, stop, processes, {
                 "admin": f"http://127.0.0.1:{ports['admin']}/admin/ (user {ADMIN_USER}, password {password})",
+                "dashboard": f"http://127.0.0.1:{ports['admin']}/chrono/ (the admin's login)",
                 "Flower": f"http://127.0.0.1:{ports['flower']}/",
                 "logs": str(LOGS),
             })
