@@ -105,3 +105,23 @@ def test_a_pool_that_comes_later_begins_where_the_others_are():
 def test_nothing_is_asked_of_nobody():
     assert Shares().allot([], 5) == {}
     assert Shares().allot([A], 0) == {}
+
+
+def test_inv08_nothing_drawn_ahead_stands_in_the_way_of_another_tenant():
+    """The credit is the free slots, so a flood waits in its stream and not in the worker: who comes later has the next slot."""
+    bench = Bench(slots=4)
+    bench.fill(0, "a", 500)
+    bench.cycle(0)
+    assert bench.seen == {"a": 4} and len(bench.io.held()) == 4
+
+    bench.fill(0, "late", 3)
+    for _ in range(3):
+        bench.cycle(ends=0)
+        assert len(bench.io.held()) == 4, "without a free slot nothing is drawn"
+    bench.cycle(ends=1)
+
+    assert bench.seen == {"a": 4, "late": 1}
+    for _ in range(2):
+        bench.cycle(ends=4)
+        assert len(bench.io.held()) == 4
+    assert bench.seen["late"] == 3

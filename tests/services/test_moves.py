@@ -5,6 +5,7 @@ import random
 import pytest
 
 from chrono_beat.core.deliveries import Hold
+from chrono_beat.core.records import RetryPolicy
 from chrono_beat.services.audit import Audit
 from chrono_beat.services.reaper import Reaper
 from chrono_beat.services.repairs import Repairs
@@ -13,6 +14,7 @@ from tests.services.world import LEASE_US, NINE, SECOND, World, us
 
 POOLS = ("", "chrono.gold")
 LOOK_EVERY_US = 100_000
+ONCE_MORE = RetryPolicy(2, True, 30.0, 2.0, 3600.0, 0.0)
 ONCE = {"schedule_kind": "once", "expression": NINE.isoformat(), "anchor_us": None}
 
 
@@ -127,3 +129,29 @@ def test_a_pool_that_has_lost_its_workers_keeps_nothing_of_who_has_moved_away():
     world.assert_each_ran_once()
     assert world.states() == {"succeeded": 55}
     assert not any(line.ready or line.capped for line in world.queue.lanes[0].lines.values())
+
+
+def test_inv02_inv03_what_runs_what_is_queued_and_retries_that_wait_go_on_after_a_move():
+    world = World()
+    world.store.add_tenant(MemoryTenant(slug="acme"))
+    for number in range(4):
+        world.job(f"again {number}", tenant="acme", task="t.again", retry=ONCE_MORE, **ONCE)
+    for number in range(60):
+        world.job(f"job {number}", tenant="acme", **ONCE)
+    world.answers["t.again"] = (lambda delivery: ("failed" if delivery.execution_id.endswith(":1") else "succeeded", {}), {})
+    world.dispatcher()
+    world.working = False
+    hands = world.add(Hands(world, random.Random(1)))
+    hands.clumsy = False
+
+    while world.states().get("failed", 0) < 4 or not hands.held:
+        world.run(us=LOOK_EVERY_US)
+    running = {delivery.execution_id for delivery in hands.held}
+    before = world.states()
+    move(world, "chrono.gold")
+    hands.pools = {"chrono.gold"}
+    world.run(seconds=100)
+
+    assert running and before["queued"] and before["scheduled"] == 4, "of each kind there was something"
+    assert world.run_counts() == dict.fromkeys((row.execution_id for row in world.store.rows()), 1)
+    assert world.states() == {"failed": 4, "succeeded": 64}
