@@ -16,7 +16,7 @@ from tests.django.test_jobs import NOON, clock, composition, queue  # noqa: F401
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = "/chrono/api/v1"
-EXAMPLES = 4
+EXAMPLES = 6
 REPORT = {"name": "report", "task": "shop.report", "cron": "0 9 * * *"}
 
 
