@@ -86,12 +86,6 @@ class ChronoSite(Deployment):
         eventually(lambda: self.count(tenant, *states) >= count, PATIENCE_SECONDS, step=COUNT_EVERY_SECONDS,
                    what=f"{tenant}: {count} {states}")
 
-    def unfinished(self, tenants: str, start: float, end: float) -> int:
-        """Return how many of the occurrences of these tenants (a LIKE pattern) in a span did not succeed."""
-        return int(self.sql(
-            "SELECT count(*) AS n FROM chrono_execution WHERE tenant LIKE %s AND state <> 'succeeded'"
-            " AND scheduled_at >= to_timestamp(%s) AND scheduled_at < to_timestamp(%s)", tenants, start, end)[0]["n"])
-
 
 class StockSite:
     """The peer: the same worker and tasks, one queue on the same Redis, no dispatcher (a thread sends on time).
