@@ -202,6 +202,11 @@ def jobs() -> Any:
     return _above("jobs")
 
 
+def eta() -> Any:
+    """Return what lets Celery messages wait in the database, :mod:`chrono_beat_django.eta`."""
+    return _above("eta")
+
+
 def executions() -> Any:
     """Return the functions that find executions, :mod:`chrono_beat_django.executions`."""
     return _above("executions")

@@ -21,7 +21,7 @@ from celery import signals
 from celery.app.amqp import AMQP
 from kombu.utils.json import dumps
 
-from chrono_beat.celery import plain
+from chrono_beat.celery import eta, plain
 from chrono_beat.celery.context import HEADER, running_request
 from chrono_beat.core import ids
 from chrono_beat.core.config import Config
@@ -33,7 +33,7 @@ from chrono_beat.core.plain import is_plain
 logger = logging.getLogger(__name__)
 
 COUNTDOWN = "chrono_countdown"
-STORE_PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 4.0)     # between attempts to store a retry while Redis cannot be reached
+STORE_PAUSES_SECONDS = eta.STORE_PAUSES_SECONDS      # between attempts to store a retry while Redis cannot be reached
 
 
 class InterceptingAMQP:
@@ -41,11 +41,11 @@ class InterceptingAMQP:
 
     def as_task_v2(self, task_id: str, name: str, args: Any = None, kwargs: Any = None, countdown: float | None = None,
                    *rest: Any, **options: Any) -> Any:
-        # The stock method turns a countdown into an instant of this host's clock. A retry and a plain task keep the
-        # countdown, and it is counted from Redis' time.
+        # The stock method turns a countdown into an instant of this host's clock. What is kept here keeps the countdown,
+        # and it is counted from Redis' time, or from the database's.
         message = super().as_task_v2(task_id, name, args, kwargs, countdown, *rest, **options)
-        if countdown is not None and (_header(options.get("headers")) or self._pool_of(options)):
-            message.headers[COUNTDOWN] = countdown
+        if countdown is not None:
+            message.headers[COUNTDOWN] = countdown           # until it is sent
         return message
 
     def _create_task_sender(self) -> Callable[..., Any]:
@@ -55,9 +55,11 @@ class InterceptingAMQP:
             producer: Any, name: str, message: Any, *args: Any, headers: Any = None, **options: Any,
         ) -> Any:
             pool = "" if args else self._pool_of(options)
-            if not pool and not _header(headers):
+            countdown = message.headers.pop(COUNTDOWN, None)
+            later = None if args else eta.deferral(self.app, name, message, countdown)
+            if not pool and not _header(headers) and later is None:
                 return stock(producer, name, message, *args, headers=headers, **options)
-            return self._intercept(stock, producer, name, message, args, headers, options, pool)
+            return self._intercept(stock, producer, name, message, args, headers, options, _Way(pool, countdown, later))
 
         return send_task_message
 
@@ -82,12 +84,14 @@ class InterceptingAMQP:
             return default
 
     def _intercept(self, stock: Callable[..., Any], producer: Any, name: str, message: Any, args: Any, headers: Any,
-                   options: dict[str, Any], pool: str) -> Any:
-        headers = dict(headers or {})
+                   options: dict[str, Any], way: _Way) -> Any:
+        headers, pool = dict(headers or {}), way.pool
         retry = _retried_delivery(self.app, name, message, header) if (header := _header(headers)) else None
-        countdown = message.headers.pop(COUNTDOWN, None)
         if retry is not None and is_plain(retry.header["eid"]) and not pool:
             retry = None                                 # the body moves its task to a queue that is no pool
+        if way.later is not None and (retry is None or is_plain(retry.header["eid"])):
+            if self._keep(producer, name, message, headers, options, way, retry):
+                return None
         if retry is None:
             if running_request() is not None or pool:
                 # A child that copies its parent's headers is no delivery of its parent's execution.
@@ -97,16 +101,11 @@ class InterceptingAMQP:
         message.headers.update(headers)
         target, policy = self._announce(name, message, options, pool)
         if retry is not None and not is_plain(retry.header["eid"]):
-            note = _note(message.body, message.headers, countdown, retry.max_retries, self.app.timezone)
+            note = _note(message.body, message.headers, way.countdown, retry.max_retries, self.app.timezone)
             self._store_retry(retry.header, note)
         else:
-            wire = {
-                "priority": options.get("priority"),
-                "serializer": options.get("serializer") or self.app.conf.task_serializer,
-                "compression": options.get("compression") or self.app.conf.task_compression,
-            }
-            task = plain.compose(message, pool, self.app.chrono_beat.config, self.app.timezone, countdown, wire,
-                                 copy=retry.header if retry else None)
+            task = plain.compose(message, pool, self.app.chrono_beat.config, self.app.timezone, way.countdown,
+                                 self._wire(options), copy=retry.header if retry else None)
             if retry is not None:
                 self._store_retry(retry.header, plain.note(task))
             else:
@@ -115,6 +114,27 @@ class InterceptingAMQP:
                 plain.send(self.app.chrono_beat, task, retry=again, policy=policy)
         self._announce_sent(producer, name, message, options, target)
         return None
+
+    def _keep(
+        self, producer: Any, name: str, message: Any, headers: dict[str, Any], options: Mapping[str, Any], way: _Way,
+        retry: _RetriedDelivery | None,
+    ) -> bool:
+        """Let a message wait in the database; False where it is to go the ordinary way after all."""
+        copied = headers.pop(HEADER, None) if way.pool or running_request() is not None else None
+        message.headers.update(headers)
+        target, _ = self._announce(name, message, options, way.pool)
+        assert way.later is not None
+        kept = eta.keep(self.app, message, way.pool, way.later, self._wire(options), retry.header if retry else None)
+        if kept:
+            self._announce_sent(producer, name, message, options, target)
+        elif copied is not None:
+            headers[HEADER] = copied
+        return kept
+
+    def _wire(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        conf = self.app.conf
+        return {**options, "serializer": options.get("serializer") or conf.task_serializer,
+                "compression": options.get("compression") or conf.task_compression}
 
     def _announce(
         self, name: str, message: Any, options: Mapping[str, Any], pool: str,
@@ -149,6 +169,14 @@ class InterceptingAMQP:
 
 class ChronoAMQP(InterceptingAMQP, AMQP):
     """The stock AMQP class with the interception; a module-level name, so that apps can be pickled."""
+
+
+class _Way(NamedTuple):
+    """Where a message goes: to a pool ("" for another queue), after so many seconds, and perhaps through the database."""
+
+    pool: str
+    countdown: float | None
+    later: eta.Deferral | None
 
 
 class _RetriedDelivery(NamedTuple):
@@ -201,9 +229,8 @@ def _note(
         "args": dumps(list(args)), "kwargs": dumps(dict(kwargs)),
         "retries": headers["retries"], "max_retries": max_retries,
     }
-    eta = headers.get("eta")
-    if countdown is None and eta:
-        return {"eta_us": ids.to_us(plain.aware(eta, zone)), **note}
+    if countdown is None and headers.get("eta"):
+        return {"eta_us": ids.to_us(plain.aware(headers["eta"], zone)), **note}
     return {"countdown_us": max(0, round((countdown or 0) * 1_000_000)), **note}
 
 

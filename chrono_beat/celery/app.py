@@ -17,6 +17,7 @@ from celery.utils.imports import symbol_by_name
 
 from chrono_beat.celery import http_task
 from chrono_beat.celery.amqp import intercepting
+from chrono_beat.celery.eta import revoking
 from chrono_beat.celery.worker.metrics_step import OPTIONS, MetricsStep
 from chrono_beat.celery.worker.step import ChronoStep
 from chrono_beat.core.config import Config
@@ -116,6 +117,8 @@ def _prepare(app: Celery) -> None:
             "ChronoBeat(app) comes too late: app.amqp is in use already; write it directly below app = Celery(…)"
         )
     app.amqp_cls = intercepting(symbol_by_name(app.amqp_cls))
+    app.control_cls = revoking(symbol_by_name(app.control_cls))
+    app.__dict__.pop("control", None)                # made anew at its next use
     app.steps["consumer"].add(ChronoStep)
     app.steps["worker"].add(MetricsStep)
     app.user_options["worker"].update(OPTIONS)

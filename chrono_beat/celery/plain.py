@@ -27,6 +27,7 @@ from chrono_beat.core.targets import relay_pool
 
 JSON_NAMES = ("json", "application/json")
 MAX_TASK_ID_CHARACTERS = 255
+_KEPT = "tasks that are sent to a pool or kept for later"
 RETRY_OPTIONS = ("max_retries", "interval_start", "interval_step", "interval_max")
 
 
@@ -49,18 +50,9 @@ def compose(
         InvalidInput: it cannot be sent, and why.
     """
     headers = message.headers
-    problems = _problems(message, pool, config, options)
-    tenant = copy["tenant"] if copy else headers.get(TENANT_HEADER)
-    if tenant is None:
-        running = running_header()
-        tenant = running["tenant"] if running else config.default_tenant
-    if not isinstance(tenant, str) or (wrong := wrong_tenant(tenant)):
-        said = wrong if isinstance(tenant, str) else f"must be a tenant's slug, not {kind_of(tenant)}"
-        problems.append(Problem(TENANT_HEADER, str(said)))
-    priority = options.get("priority")
-    priority = DEFAULT_PRIORITY if priority is None else priority
-    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
-        problems.append(Problem("priority", "must be a whole number from 0 (first) to 9"))
+    problems = problems_of(message, pool, config, options)
+    tenant = tenant_of(headers, config, problems, copy)
+    priority = priority_of(options, problems)
     if problems:
         raise InvalidInput(*problems)
     id_ = copy["eid"] if copy else copy_id(headers["id"], secrets.token_hex(4))
@@ -103,11 +95,43 @@ def note(task: PlainTask) -> dict[str, object]:
     return {"pool": task.pool, "priority": task.priority, "payload": task.payload.decode(), **when}
 
 
-def _problems(message: Any, pool: str, config: Config, options: Mapping[str, Any]) -> list[Problem]:
+def tenant_of(
+    headers: Mapping[str, Any], config: Config, problems: list[Problem], copy: Mapping[str, Any] | None = None,
+) -> str:
+    """Return whose message it is: the header's, else that of the delivery it is sent from, else the default tenant's.
+
+    Args:
+        headers: of the message.
+        config: for the default tenant.
+        problems: gets what is wrong.
+        copy: the header of the delivery whose retry it is: it keeps the tenant.
+    """
+    tenant = copy["tenant"] if copy else headers.get(TENANT_HEADER)
+    if tenant is None:
+        running = running_header()
+        tenant = running["tenant"] if running else config.default_tenant
+    if not isinstance(tenant, str) or (wrong := wrong_tenant(tenant)):
+        said = wrong if isinstance(tenant, str) else f"must be a tenant's slug, not {kind_of(tenant)}"
+        problems.append(Problem(TENANT_HEADER, str(said)))
+    return str(tenant)
+
+
+def priority_of(options: Mapping[str, Any], problems: list[Problem]) -> int:
+    """Return the message's priority within its tenant's stream."""
+    priority = options.get("priority")
+    priority = DEFAULT_PRIORITY if priority is None else priority
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 9:
+        problems.append(Problem("priority", "must be a whole number from 0 (first) to 9"))
+        return DEFAULT_PRIORITY
+    return priority
+
+
+def problems_of(message: Any, pool: str, config: Config, options: Mapping[str, Any]) -> list[Problem]:
+    """Return why a message of Celery's protocol 2 cannot be kept here; *pool* is "" for another queue."""
     headers, problems = message.headers, []
     task_id, task = headers.get("id"), headers.get("task")
     if not isinstance(task_id, str) or not isinstance(task, str):
-        return [Problem("task_protocol", "must be 2 for tasks that are sent to a pool")]
+        return [Problem("task_protocol", f"must be 2 for {_KEPT}")]
     if pool == relay_pool(config):
         problems.append(Problem("queue", f"{pool} is the relay's: no worker draws it; choose another pool"))
     if len(task_id) > MAX_TASK_ID_CHARACTERS:
@@ -116,9 +140,9 @@ def _problems(message: Any, pool: str, config: Config, options: Mapping[str, Any
         problems.append(Problem("task", wrong))
     serializer, compression = options.get("serializer"), options.get("compression")
     if serializer not in JSON_NAMES:
-        problems.append(Problem("serializer", f"must be json for tasks that are sent to a pool, not {serializer}"))
+        problems.append(Problem("serializer", f"must be json for {_KEPT}, not {serializer}"))
     if compression:
-        problems.append(Problem("compression", "is not done for tasks that are sent to a pool; leave it out"))
+        problems.append(Problem("compression", f"is not done for {_KEPT}; leave it out"))
     return problems
 
 
@@ -140,12 +164,25 @@ def _payload(message: Any, pool: str, priority: int, config: Config) -> bytes:
             },
         }).encode()
     except (TypeError, ValueError, RecursionError, EncodeError) as error:
-        raise InvalidInput(Problem("kwargs", f"args, kwargs or headers hold what JSON has no form for: {error}")) from error
-    size = len(text.encode())
+        raise no_json(error) from error
+    check_size(len(text.encode()), config)
+    return document
+
+
+def no_json(error: Exception) -> InvalidInput:
+    """Return the refusal of a message that kombu cannot write as JSON."""
+    return InvalidInput(Problem("kwargs", f"args, kwargs or headers hold what JSON has no form for: {error}"))
+
+
+def check_size(size: int, config: Config) -> None:
+    """Refuse a body that is too large.
+
+    Raises:
+        InvalidInput: it has more bytes than MAX_PAYLOAD.
+    """
     if size > config.max_payload:
         much = f"args, kwargs and callbacks may take {config.max_payload:,} bytes of JSON together; these take {size:,}"
         raise InvalidInput(Problem("kwargs", f"{much}. Store the data and give its key", "too_large"))
-    return document
 
 
 def aware(eta: str, zone: tzinfo) -> datetime:

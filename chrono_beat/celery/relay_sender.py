@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from celery.app.amqp import task_message
 from celery.exceptions import QueueNotFound
 from kombu.exceptions import OperationalError
 
 from chrono_beat.celery.context import HEADER
+from chrono_beat.core import eta
 from chrono_beat.core.errors import BrokerUnavailable, InvalidInput, Problem
 
 MESSAGE_HEADER = "chrono_message"
@@ -58,15 +60,15 @@ class CelerySender:
 
     def send(self, queue: str, payload: bytes) -> None:
         """See MessageSender."""
-        args, kwargs, headers = _content(payload)
-        hard, soft = headers.get("timelimit") or (None, None)
+        content = _content(payload)
+        as_before = eta.send_options(content.headers)
         options = {"confirm_timeout": CONFIRM_SECONDS} if self._confirms else {}
         connection = self._connection
         try:
-            self._app.send_task(
-                headers["task"], args, kwargs, task_id=headers["id"], queue=queue, producer=self._producer,
-                headers=_own(headers), time_limit=hard, soft_time_limit=soft, retries=headers.get("retries") or 0,
-                retry=False, add_to_parent=False, **options)
+            if as_before is None:
+                self._send_job(queue, content, options)
+            else:
+                self._send_on(content, {**options, **as_before})
         except QueueNotFound as error:                       # a KeyError, which a transport may count among its own
             raise InvalidInput(Problem("queue", f"the app has no queue {queue}, and makes none: {error}"[:500])) from None
         except (OperationalError, OSError, *connection.connection_errors, *connection.channel_errors) as error:
@@ -75,6 +77,22 @@ class CelerySender:
         except Exception as error:                           # no serializer, a router's own
             raise InvalidInput(Problem("queue", f"{queue}: {type(error).__name__}: {error}"[:500])) from None
 
+    def _send_job(self, queue: str, content: _Content, options: Mapping[str, Any]) -> None:
+        headers = content.headers
+        hard, soft = headers.get("timelimit") or (None, None)
+        self._app.send_task(
+            headers["task"], content.args, content.kwargs, task_id=headers["id"], queue=queue, producer=self._producer,
+            headers=_own(headers), time_limit=hard, soft_time_limit=soft, retries=headers.get("retries") or 0,
+            retry=False, add_to_parent=False, **options)
+
+    def _send_on(self, content: _Content, options: Mapping[str, Any]) -> None:
+        """Send the message of an ETA task as it was: callbacks, chain, chord and group are in it."""
+        headers = {name: value for name, value in content.headers.items() if name != HEADER} | _told(content.headers)
+        message = task_message(headers, {"correlation_id": headers["id"], "reply_to": content.reply_to},
+                               (content.args, content.kwargs, content.embed), None)
+        self._app.amqp.send_task_message(
+            self._producer, headers["task"], message, serializer="json", retry=False, **options)
+
     def close(self) -> None:
         """Let go of the connection."""
         connection, self._connection, self._producer = self._connection, None, None
@@ -82,21 +100,35 @@ class CelerySender:
             connection.release()
 
 
-def _content(payload: bytes) -> tuple[list[Any], dict[str, Any], Mapping[str, Any]]:
+class _Content(NamedTuple):
+    args: list[Any]
+    kwargs: dict[str, Any]
+    embed: Any
+    headers: Mapping[str, Any]
+    reply_to: str
+
+
+def _content(payload: bytes) -> _Content:
     try:
         document = json.loads(payload)
-        args, kwargs, _ = json.loads(document["body"])
+        args, kwargs, embed = json.loads(document["body"])
         headers = document["headers"]
-        return list(args), dict(kwargs), {"id": headers["id"], "task": headers["task"], **headers}
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        reply_to = document.get("properties", {}).get("reply_to")
+        return _Content(list(args), dict(kwargs), embed, {"id": headers["id"], "task": headers["task"], **headers},
+                        reply_to or "")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidInput(Problem("payload", f"is no Celery message: {type(error).__name__}")) from None
 
 
 def _own(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the job's own headers, and what is told of the execution."""
-    chrono = headers.get(HEADER) or {}
     stock = {"lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "root_id",
              "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers",
              "stamps", HEADER}
     own = {name: value for name, value in headers.items() if name not in stock}
-    return own | {MESSAGE_HEADER: {name: chrono[name] for name in _TOLD if name in chrono}}
+    return own | _told(headers)
+
+
+def _told(headers: Mapping[str, Any]) -> dict[str, Any]:
+    chrono = headers.get(HEADER) or {}
+    return {MESSAGE_HEADER: {name: chrono[name] for name in _TOLD if name in chrono}}

@@ -12,6 +12,8 @@ from chrono_beat.core.errors import MisconfiguredError, Problem
 MAX_PARTITIONS = 4096
 MAX_LANES = 256
 SHORTEST_TOKEN = 16
+LEAST_ETA_SECONDS = 10.0
+"""Seconds ahead below which no ETA goes through the database: it would cost more than it spares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class Config:
         http_allowed_hosts: shell-style patterns of the hosts that jobs may call.
         http_allowed_addresses: networks that may be called although they are not public, such as "10.1.0.0/16".
         default_tenant: tenant of jobs that name none.
+        eta_threshold: seconds ahead from which on ``eta`` and ``countdown`` of any task wait in the database; None for
+            those of tasks only that ask for it (``chrono_eta``).
         retention_days: days for which finished executions are kept.
         alert_every: seconds between two messages of the same alert.
         alert_emails: addresses of operators; they are told of every alert.
@@ -92,6 +96,7 @@ class Config:
     http_allowed_hosts: tuple[str, ...] = ("*",)
     http_allowed_addresses: tuple[str, ...] = ()
     default_tenant: str = "default"
+    eta_threshold: float | None = None
     retention_days: int = 30
     alert_every: float = 900.0
     alert_emails: tuple[str, ...] = ()
@@ -107,7 +112,7 @@ _AT_LEAST = {
     "stop_grace": 0.1, "reap_cap": 1, "reap_every": 0.05, "no_worker_after": 1, "replace_grace": 0, "record_batch": 1,
     "audit_rate": 1, "max_payload": 1,
     "failure_window": 1, "failure_minimum": 1, "retry_hold": 1, "retention_days": 1,
-    "alert_every": 1, "metrics_tenants": 0,
+    "alert_every": 1, "metrics_tenants": 0, "eta_threshold": LEAST_ETA_SECONDS,
 }
 _AT_MOST = {"partitions": MAX_PARTITIONS, "lanes": MAX_LANES, "horizon": 600, "publish_batch": 1000, "claim_batch": 10_000,
             "metrics_tenants": 1_000}
@@ -129,6 +134,8 @@ def _type_problem(name: str, value: object, default: object) -> str | None:
             return f"must be texts of {SHORTEST_TOKEN} characters or more that nobody can guess"
         if name == "http_allowed_addresses":
             return next(filter(None, map(wrong_network, value)), None)
+        return None
+    if default is None and value is None:
         return None
     if isinstance(default, str):
         return None if isinstance(value, str) and value else "must be a text that is not empty"
@@ -161,7 +168,7 @@ def find_problems(settings: Mapping[str, Any]) -> list[Problem]:
             continue
         values[name] = value
         low, high = _AT_LEAST.get(name), _AT_MOST.get(name)
-        if low is not None and not value >= low:
+        if low is not None and value is not None and not value >= low:
             problems.append(Problem(str(key), f"must be at least {low}"))
         if high is not None and value > high:
             problems.append(Problem(str(key), f"must be at most {high}"))

@@ -27,9 +27,6 @@ KIND = "eta"
 TASK_THRESHOLD_SECONDS = 60.0
 """How far ahead an ETA of a task with ``chrono_eta=True`` must lie where the setting ETA_THRESHOLD has no number."""
 
-LEAST_THRESHOLD_SECONDS = 10.0
-"""Nothing sooner goes through the database: it would cost more than it spares."""
-
 LONGEST_AHEAD_US = 10 * 366 * 86_400_000_000
 """How far ahead an ETA may lie: ten years, as a retry."""
 
@@ -131,7 +128,9 @@ def queue_of(payload: bytes) -> str:
         send = send_options(json.loads(payload)["headers"])
     except (ValueError, TypeError, KeyError, RecursionError):
         return ""
-    return "" if send is None else str(send.get("queue") or f"{send.get('exchange')}/{send.get('routing_key') or ''}")
+    if send is None:
+        return ""
+    return f"{send['exchange']}/{send.get('routing_key') or ''}" if send.get("exchange") else str(send.get("queue") or "")
 
 
 def _kept(row: ScheduledExecution, config: Config) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from chrono_beat.core import eta
 from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
 from chrono_beat.core.deliveries import RAN_LOST, RAN_OK, RAN_REJECTED, Delivery, Hold, Settlement
@@ -124,7 +125,7 @@ class Relay(Service):
                 self._give_back(lane, drawn[number:])
                 break
             try:
-                self._send(lane, delivery, queues.get(delivery.job_id, ""))
+                self._send(lane, delivery, queues.get(delivery.job_id) or eta.queue_of(delivery.payload))
             except BrokerUnavailable as error:
                 left = drawn[number:]
                 if error.perhaps_sent:
