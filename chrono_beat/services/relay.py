@@ -125,7 +125,8 @@ class Relay(Service):
                 self._give_back(lane, drawn[number:])
                 break
             try:
-                self._send(lane, delivery, queues.get(delivery.job_id) or eta.queue_of(delivery.payload))
+                of_job = delivery.job_id in queues           # else an ETA task, whose message says where it goes
+                self._send(lane, delivery, queues[delivery.job_id] if of_job else eta.queue_of(delivery.payload))
             except BrokerUnavailable as error:
                 left = drawn[number:]
                 if error.perhaps_sent:
