@@ -190,7 +190,8 @@ def tell(self, *args, **kwargs):
     note("tell", args=args, kwargs=kwargs, id=request.id, root=request.root_id, parent=request.parent_id,
          retries=request.retries, eta=request.eta, priority=request.delivery_info["priority"],
          tenant=mine and mine.tenant, attempt=mine and mine.attempt, eid=mine and mine.execution_id,
-         job=mine and mine.job_id, scheduled=mine and mine.scheduled_at, key=mine and mine.idempotency_key,
+         job=mine and mine.job_id, scheduled=mine and mine.scheduled_at and str(mine.scheduled_at),
+         key=mine and mine.idempotency_key,
          held=mine and mine.still_held(), cancelled=mine and mine.cancelled, custom=(request.headers or {}).get("custom"))
     return args[0] if args else None
 
