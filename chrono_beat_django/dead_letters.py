@@ -120,10 +120,12 @@ def replay(letter: Letter, *, actor: str | None = None) -> Execution:
         try:
             job = store.lock_job(job_id)
         except NotFound:
-            attempts.lock_letter(execution_id)                  # says so if it is no dead letter at all
-            raise NotFound(
-                f"the job of dead letter {execution_id} was deleted, so there is nothing to run: discard it, or create "
-                "the job anew and trigger it") from None
+            alone = attempts.lock_letter(execution_id)          # says so if it is no dead letter at all
+            if alone.task is None:
+                raise NotFound(
+                    f"the job of dead letter {execution_id} was deleted, so there is nothing to run: discard it, or "
+                    "create the job anew and trigger it") from None
+            job = _in_place_of_job(alone)                       # an ETA task never had one
         dead, now_us = attempts.lock_letter(execution_id), wiring.now_us()
         made = attempts.add_replay(job, dead, ids.from_us(now_us))
         attempts.handle(dead, "replayed", ids.from_us(now_us))
@@ -146,9 +148,13 @@ def discard(letter: Letter, *, actor: str | None = None) -> Execution:
     with transaction.atomic(using=store.alias()):
         dead, now_us = attempts.lock_letter(_ids_of(letter)[0]), wiring.now_us()
         attempts.handle(dead, "discarded", ids.from_us(now_us))
-        job = Job(id=dead.job_id, tenant=dead.tenant, name=dead.job_name, version=dead.job_version)
-        store.write_event(job, "discard", actor, now_us, {"execution": dead.id})
+        store.write_event(_in_place_of_job(dead), "discard", actor, now_us, {"execution": dead.id})
     return dead
+
+
+def _in_place_of_job(row: Execution) -> Job:
+    """Return what stands for the job of an execution whose own is not there, not to be saved."""
+    return Job(id=row.job_id, tenant=row.tenant, name=row.job_name, version=row.job_version, partition=row.partition)
 
 
 def replay_all(

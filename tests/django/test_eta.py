@@ -5,9 +5,10 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError, transaction
 
+from chrono_beat.core import ids
 from chrono_beat.core.errors import QuotaExceeded, StoreUnavailable
 from chrono_beat.core.eta import EtaTask
-from chrono_beat_django import eta, executions, wiring
+from chrono_beat_django import dead_letters, eta, executions, wiring
 from chrono_beat_django.models import Execution, Tenant
 from chrono_beat_django.store.definitions import UnknownTenant
 from tests.django.fakes import RecordingQueue
@@ -91,6 +92,18 @@ def test_a_revoke_that_is_rolled_back_tells_nobody():
         1 / 0  # noqa: B018
 
     assert told == [] and not Execution.objects.get().cancel_requested_at
+
+
+def test_r151_a_dead_letter_without_a_job_is_replayed_with_its_own_message():
+    key = eta.add(task())
+    Execution.objects.filter(id=key).update(state="dead", finished_at=ids.from_us(1))
+
+    made = dead_letters.replay(key)
+
+    row, first = Execution.objects.get(id=made.id), Execution.objects.get(id=key)
+    assert (row.kind, row.attempt, row.state, row.partition) == ("replay", 2, "scheduled", first.partition)
+    assert (row.task, row.options, row.celery_id, row.args) == (first.task, first.options, "it", "[]")
+    assert first.handled_as == "replayed"
 
 
 def test_what_runs_or_has_ended_is_left_to_the_workers():
