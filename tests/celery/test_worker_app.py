@@ -417,7 +417,7 @@ def test_what_is_stopped_while_it_is_drawn_anew_is_settled_under_its_new_token()
     """Under the old one it would be refused, and its lease would have to run out first."""
     clock = ManualClock()
     queue = MemoryQueueStore(clock)
-    queue.open_lane(0, 1, "first", 0)
+    queue.open_lane(0, 1, queue.lane_state(0).replication_id, 0)
     eid = "j:20260102T090000Z:1"
     item = PublishItem(eid, "j", "acme", 1, 1, "schedule", "chrono", 5, clock.wall_us() - 1, None, "allow", b"{}")
     queue.publish(0, 1, clock.wall_us() + 10**9, [item])
