@@ -52,7 +52,7 @@ EVENTS: dict[str, Event] = {
     # dispatcher: firing; lateness_us: a number for each execution that became readable
     "published": _event(_DEBUG, "lane tenants lateness_us", "executions that became readable; both are sequences"),
     "publish_skipped": _event(_DEBUG, "lane execution_ids", "not published, since a predecessor is active"),
-    "publish_missed": _event(_WARNING, "lane execution_ids", "claimed in time, and too late by now for their misfire policy"),
+    "publish_missed": _event(_WARNING, "lane execution_ids tenants", "claimed in time, and by now too late for a misfire policy"),
     "publish_voided": _event(_DEBUG, "lane execution_ids", "older than their job's void; their rows are swept"),
     "publish_refused": _event(_WARNING, "lane why count", "the lane refused a batch: deadline, generation, quarantine"),
     "publish_early": _event(_WARNING, "lane count", "Redis' clock had not reached the due time; tried again"),
@@ -79,7 +79,7 @@ EVENTS: dict[str, Event] = {
     "skipped_in_a_row": _event(_WARNING, "lane job_id tenant count blocked_by", "so many occurrences found one active"),
     "reap_capped": _event(_ERROR, "lane reaped", "those of them that were reaped too often and are dead letters now"),
     "stranded": _event(_ERROR, "lane executions", "kept for long enough: no worker came that knows their task"),
-    "no_worker": _event(_WARNING, "pool task jobs", "jobs that will soon be due, and no live worker knows their task"),
+    "no_worker": _event(_WARNING, "pool task jobs", "jobs (id, tenant, name) soon due whose task no live worker knows"),
     "worker_found": _event(_INFO, "pool task jobs", "jobs whose flag was taken away: a live worker knows their task"),
     "relayed": _event(_DEBUG, "lane count", "executions of message targets that the broker has"),
     "relay_uncertain": _event(_WARNING, "lane execution_id", "nobody knows whether the broker has it: sent again, same id"),

@@ -59,7 +59,8 @@ class OperatorMail(_Mail):
 
     def send(self, alert: OpenAlert) -> None:
         """Mail all that is known."""
-        self._mail(alert, self._addresses, alerts.text(alert, operator=True))
+        if alerts.is_operators(alert):
+            self._mail(alert, self._addresses, alerts.text(alert, operator=True))
 
 
 class TenantMail(_Mail):

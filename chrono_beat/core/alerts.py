@@ -9,7 +9,8 @@ holds nothing of another tenant.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -90,12 +91,16 @@ class OpenAlert:
 
 
 class Kind(NamedTuple):
-    """What an alert says; {name} stands for a value of its detail, {secret_name} for one that operators alone may see."""
+    """What an alert says; {name} stands for a value of its detail, {secret_name} for one that operators alone may see.
+
+    What is *for_all* comes from the deployment and hits many tenants at once: each is told of its own, operators once.
+    """
 
     title: str
     says: str
     mend: str
     says_operator: str = ""
+    for_all: bool = False
 
 
 KINDS: dict[str, Kind] = {
@@ -109,8 +114,8 @@ KINDS: dict[str, Kind] = {
         "missed window", "Job {name}: occurrences passed without being fired.",
         "See what held the dispatchers back (`chrono doctor`); a backfill runs what is still wanted."),
     "publish_missed": Kind(
-        "missed window", "Lane {lane}: occurrences were claimed in time and published too late for their misfire policy.",
-        "See whether Redis was away or a dispatcher stood still (`chrono doctor`)."),
+        "missed window", "{executions} executions were claimed in time and published too late for their misfire policy.",
+        "See whether Redis was away or a dispatcher stood still (`chrono doctor`).", for_all=True),
     "retries_held": Kind(
         "failure rate", "{failed} of {ended} runs failed; retries wait.",
         "See `chrono executions list --state failed`; retries go on by themselves when the hold is over."),
@@ -118,13 +123,13 @@ KINDS: dict[str, Kind] = {
         "lateness objective broken", "The 99th percentile of lateness is {p99} s, the objective is {objective} s.",
         "See whether the cap (max_running) holds back the work, or workers are too few."),
     "no_worker": Kind(
-        "no worker", "Pool {pool}: {jobs} jobs will soon be due, and no live worker knows their task {task}.",
-        "Start a worker of that pool with that task, or correct the jobs."),
+        "no worker", "Pool {pool}: {jobs} jobs ({name}, …) will soon be due, and no live worker knows their task {task}.",
+        "Start a worker of that pool with that task, or correct the jobs.", for_all=True),
     "no_owner": Kind(
         "partitions without owner", "{partitions} partitions have no dispatcher: their jobs do not fire.",
         "Start `chrono run` with the role dispatch, or see why it cannot reach the database."),
     "clock_skew": Kind(
-        "clock skew", "The clock of {of} differs from a host's by {skew} s, more than SKEW_MARGIN.",
+        "clock skew", "The clock of host {host} is {skew} s ahead of that of {of}: that is more than SKEW_MARGIN.",
         "Let NTP set the clocks of the database, Redis and the hosts."),
     "duplicates": Kind(
         "duplicate deliveries", "{duplicates} of {deliveries} deliveries were not the first of their execution: more than usual.",
@@ -148,36 +153,65 @@ def _seconds(us: float) -> float:
     return round(us / 1e6, 3)
 
 
-def noticed(event: str, of: Mapping[str, Any], skew_margin_us: int) -> Finding | Over | None:
-    """Say what an event of :mod:`chrono_beat.telemetry` means for alerts; None for nothing.
+def noticed(event: str, of: Mapping[str, Any], skew_margin_us: int = 0, host: str = "") -> Sequence[Finding | Over]:
+    """Say what an event of :mod:`chrono_beat.telemetry` means for alerts; nothing for most.
 
     Args:
         event, of: name and fields.
         skew_margin_us: by how much clocks may differ.
+        host: where it was noticed.
     """
-    read = _BY_EVENT.get(event)
-    if read is None or event == "clock_skew" and abs(of["skew_us"]) <= skew_margin_us:
-        return None
-    return read(of)
+    if event == "clock_skew":
+        return [_skew(of, host)] if abs(of["skew_us"]) > skew_margin_us else []
+    if several := _SEVERAL_BY_EVENT.get(event):
+        return list(several(of))
+    one = _BY_EVENT.get(event)
+    return [one(of)] if one else []
 
+
+def _skew(of: Mapping[str, Any], host: str) -> Finding:
+    return Finding("clock_skew", "", f"{of['of']} {host}"[:MAX_SUBJECT], 1,
+                   {"of": of["of"], "host": host, "skew": _seconds(of["skew_us"])})
+
+
+def _place(of: Mapping[str, Any]) -> str:
+    return f"{of['pool']} {of['task']}"[:MAX_SUBJECT]
+
+
+def _no_worker(of: Mapping[str, Any]) -> Iterator[Finding]:
+    own: dict[str, list[str]] = {"": []}
+    for job in of["jobs"]:
+        own[""].append(job.name)
+        own.setdefault(job.tenant, []).append(job.name)
+    for tenant, names in own.items():
+        yield Finding("no_worker", tenant, _place(of), 1, {
+            "pool": of["pool"], "task": of["task"], "jobs": len(names), "name": names[0]})
+
+
+def _worker_found(of: Mapping[str, Any]) -> Iterator[Over]:
+    for tenant in ("", *dict.fromkeys(job.tenant for job in of["jobs"])):
+        yield Over("no_worker", tenant, _place(of))
+
+
+def _publish_missed(of: Mapping[str, Any]) -> Iterator[Finding]:
+    for tenant, count in (("", len(of["tenants"])), *Counter(of["tenants"]).items()):
+        yield Finding("publish_missed", tenant, "", count, {"executions": count})
+
+
+_SEVERAL_BY_EVENT: dict[str, Callable[[Mapping[str, Any]], Iterator[Finding | Over]]] = {
+    "no_worker": _no_worker, "worker_found": _worker_found, "publish_missed": _publish_missed,
+}
 
 _BY_EVENT: dict[str, Callable[[Mapping[str, Any]], Finding | Over]] = {
     "dead_lettered": lambda of: Finding("dead_letter", of["tenant"], of["reason"], of["count"], {"reason": of["reason"]}),
     "skipped_in_a_row": lambda of: Finding(
         "skipped", of["tenant"], of["job_id"], 1, {"job_id": of["job_id"], "times": of["count"]}),
     "missed": lambda of: Finding("missed", of["tenant"], of["job_id"], of["count"], {"name": of["name"]}),
-    "publish_missed": lambda of: Finding(
-        "publish_missed", "", f"lane {of['lane']}", len(of["execution_ids"]), {"lane": of["lane"]}),
     "retries_held": lambda of: Finding("retries_held", of["tenant"], "", 1, {"failed": of["failed"], "ended": of["ended"]}),
     "retries_released": lambda of: Over("retries_held", of["tenant"], ""),
     "lateness_objective_broken": lambda of: Finding(
         "lateness", of["tenant"], "", 1, {"p99": _seconds(of["p99_us"]), "objective": _seconds(of["objective_us"])}),
     "lateness_objective_met": lambda of: Over("lateness", of["tenant"], ""),
-    "no_worker": lambda of: Finding(
-        "no_worker", "", f"{of['pool']} {of['task']}"[:MAX_SUBJECT], 1,
-        {"pool": of["pool"], "task": of["task"], "jobs": of["jobs"]}),
-    "worker_found": lambda of: Over("no_worker", "", f"{of['pool']} {of['task']}"[:MAX_SUBJECT]),
-    "clock_skew": lambda of: Finding("clock_skew", "", of["of"], 1, {"of": of["of"], "skew": _seconds(of["skew_us"])}),
     "duplicates_high": lambda of: Finding(
         "duplicates", of["tenant"], "", 1, {"duplicates": of["duplicates"], "deliveries": of["deliveries"]}),
     "duplicates_usual": lambda of: Over("duplicates", of["tenant"], ""),
@@ -202,10 +236,25 @@ def backoff_us(attempts: int) -> int:
     return int(min(SHORTEST_BACKOFF_US << min(max(attempts - 1, 0), 16), LONGEST_BACKOFF_US))
 
 
+class _Filled(dict[str, Any]):
+    def __missing__(self, name: str) -> str:
+        return "?"                                  # a row of another release
+
+
+def _kind(name: str) -> Kind:
+    """Return a kind; one that a later release noticed can be told by this one too, though it does not know its words."""
+    return KINDS.get(name) or Kind(name, "Noticed by a process of another release.", "See `chrono alerts list`.")
+
+
 def title(alert: Finding | OpenAlert) -> str:
     """Return an alert in one line."""
     whose = f" of tenant {alert.tenant}" if alert.tenant else ""
-    return f"{KINDS[alert.kind].title}{whose}"
+    return f"{_kind(alert.kind).title}{whose}"
+
+
+def is_operators(alert: Finding | OpenAlert) -> bool:
+    """Say whether operators are told of it: of what is for all they have one alert, and not each tenant's too."""
+    return not (alert.tenant and _kind(alert.kind).for_all)
 
 
 def text(alert: Finding | OpenAlert, *, operator: bool) -> str:
@@ -215,10 +264,10 @@ def text(alert: Finding | OpenAlert, *, operator: bool) -> str:
         alert: what.
         operator: for the operator of the deployment; a tenant is told nothing of others.
     """
-    kind = KINDS[alert.kind]
-    lines = [kind.says.format_map(alert.detail)]
+    kind, detail = _kind(alert.kind), _Filled(alert.detail)
+    lines = [kind.says.format_map(detail)]
     if operator and kind.says_operator:
-        lines.append(kind.says_operator.format_map(alert.detail))
+        lines.append(kind.says_operator.format_map(detail))
     if alert.tenant:
         lines.append(f"Tenant: {alert.tenant}.")
     if alert.subject == MORE:

@@ -11,6 +11,7 @@ behind it for a few seconds; no other service waits for this one.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,17 +40,18 @@ class Inbox:
 
     Args:
         skew_margin_us: by how much clocks may differ.
+        host: name of this host.
     """
 
-    def __init__(self, skew_margin_us: int) -> None:
+    def __init__(self, skew_margin_us: int, host: str = "") -> None:
         self._margin_us = skew_margin_us
+        self._host = host
         self._lock = threading.Lock()
         self._waiting: dict[Over, Finding | Over] = {}
 
     def observe(self, event: str, fields: Mapping[str, Any]) -> None:
         """Keep what an event means; most cost one look into a dict."""
-        found = alerts.noticed(event, fields, self._margin_us)
-        if found is not None:
+        for found in alerts.noticed(event, fields, self._margin_us, self._host):
             self.add(found)
 
     def add(self, found: Finding | Over) -> None:
@@ -88,7 +90,7 @@ class Alerts(Service):
         self, jobs: JobStore, store: AlertStore, senders: Sequence[AlertSender], clock: Clock, config: Config,
     ) -> None:
         super().__init__("alerts", clock)
-        self.inbox = Inbox(round(config.skew_margin * 1_000_000))
+        self.inbox = Inbox(round(config.skew_margin * 1_000_000), socket.gethostname())
         self._jobs = jobs
         self._store = store
         self._senders = tuple(senders)

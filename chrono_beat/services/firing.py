@@ -201,10 +201,14 @@ class Firing(Service):
         if fresh:
             emit("published", lane=lane, tenants=[item.tenant for item in fresh],
                  lateness_us=[at_us - item.due_us for item in fresh])
-        for word, event in ((SKIPPED, "publish_skipped"), (VOIDED, "publish_voided"), (MISSED, "publish_missed")):
+        for word, event in ((SKIPPED, "publish_skipped"), (VOIDED, "publish_voided")):
             ids = [entry.item.execution_id for entry, reply in zip(batch, replies, strict=True) if reply == word]
             if ids:
                 emit(event, lane=lane, execution_ids=ids)
+        late = [entry.item for entry, reply in zip(batch, replies, strict=True) if reply == MISSED]
+        if late:
+            emit("publish_missed", lane=lane, execution_ids=[item.execution_id for item in late],
+                 tenants=[item.tenant for item in late])
 
 
 MARK_EVERY_US = 100_000

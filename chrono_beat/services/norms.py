@@ -1,6 +1,6 @@
 """The norms: each minute every tenant's last minutes are compared with its hour before, and what is out of norm is told.
 
-It is told once while it lasts, and again that it is over. What was told is known to this process only: after a restart
+It is told once in an hour while it lasts, and again that it is over. What was told is known to this process only: after a restart
 it is told anew, and of several keepers each tells it; an alert is one row all the same.
 """
 from __future__ import annotations
@@ -12,6 +12,7 @@ from chrono_beat.services.service import Service
 from chrono_beat.telemetry import emit
 
 LOOK_EVERY_US = 60_000_000
+TELL_EVERY_US = 3_600_000_000
 
 
 class Norms(Service):
@@ -26,6 +27,7 @@ class Norms(Service):
         super().__init__("norms", clock, longest_wait_us=LOOK_EVERY_US)
         self._store = store
         self._told: dict[tuple[str, str], Finding] = {}
+        self._again_us: dict[tuple[str, str], int] = {}
 
     def step(self, now_us: int) -> int:
         """Look once."""
@@ -33,9 +35,12 @@ class Norms(Service):
         active = {load.tenant: load for load in loads}
         for key, finding in list(self._told.items()):
             if is_over(finding, active.get(finding.tenant, TenantLoad(finding.tenant))):
-                del self._told[key]
+                del self._told[key], self._again_us[key]
                 emit(ENDS[finding.event], tenant=finding.tenant)
         for finding in find(loads):
-            if self._told.setdefault((finding.event, finding.tenant), finding) is finding:
+            self._told.setdefault((finding.event, finding.tenant), finding)
+        for key, finding in self._told.items():
+            if now_us >= self._again_us.get(key, now_us):
+                self._again_us[key] = now_us + TELL_EVERY_US
                 emit(finding.event, tenant=finding.tenant, **finding.fields)
         return LOOK_EVERY_US

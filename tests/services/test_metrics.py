@@ -50,7 +50,7 @@ def test_inv10_repeats_reaps_missed_and_repairs_are_numbers(metrics):
     recorded(starts=[start("a", 1), start("b", 2), start("c", 3)])
     telemetry.emit("reaped", lane=0, reaped=[Reaped("a", "j", "acme", "w", 1, False)])
     telemetry.emit("missed", job_id="j", tenant="acme", name="n", count=7, first_us=1, last_us=2)
-    telemetry.emit("publish_missed", lane=0, execution_ids=["d", "e"])
+    telemetry.emit("publish_missed", lane=0, execution_ids=["d", "e"], tenants=["acme", "acme"])
     telemetry.emit("republished", lane=0, execution_ids=["f"])
     telemetry.emit("outcome_refused", lane=0, execution_id="g", result="succeeded")
 

@@ -61,3 +61,14 @@ def test_it_looks_each_minute():
     world = World()
 
     assert Norms(world.store, world.flow).turn(0) == LOOK_EVERY_US
+
+
+def test_what_lasts_for_hours_is_told_each_hour():
+    """An alert that is not noticed for a day is taken for over."""
+    world = World()
+    norms = Norms(world.store, world.flow)
+    world.store.loads = lambda now_us: [TenantLoad("acme", Load(9, lateness=histogram([9 * SECOND] * 9)), objective_us=SECOND)]
+
+    told = told_by(lambda: [norms.step(minute * LOOK_EVERY_US) for minute in range(150)])
+
+    assert [event for event, _ in told] == ["lateness_objective_broken"] * 3
