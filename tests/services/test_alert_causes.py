@@ -1,0 +1,260 @@
+"""Each kind of alert from its cause on: something goes wrong in a running deployment, and somebody is told."""
+from pathlib import Path
+
+import pytest
+
+from chrono_beat import telemetry
+from chrono_beat.core import alerts as rules
+from chrono_beat.core.records import RetryPolicy, WorkerReport
+from chrono_beat.core.rollup import MINUTE_US, histogram
+from chrono_beat.services.alerts import Alerts
+from chrono_beat.services.failures import FailureWatch
+from chrono_beat.services.norms import Norms
+from chrono_beat.services.reaper import Reaper
+from chrono_beat.services.watch import Watch
+from chrono_beat.testing.memory_alerts import MemoryAlertStore
+from chrono_beat.testing.memory_rows import MemoryRollup, MemoryTenant
+from tests.services.world import LEASE_US, MINUTE, NINE, SECOND, World, us
+
+ONCE = {"schedule_kind": "once", "expression": NINE.isoformat()}
+NEVER_AGAIN = RetryPolicy(1, True, 30.0, 2.0, 3600.0, 0.0)
+
+
+class Scene:
+    """A world whose alerts are told to one who keeps them; tenant acme has the jobs."""
+
+    name = "keeps"
+
+    def __init__(self, **world):
+        self.world, self.alerts, self.told = World(**world), MemoryAlertStore(), []
+        self.world.store.add_tenant(MemoryTenant(slug="acme", max_running=100))
+        self.service = self.world.add(
+            Alerts(self.world.store, self.alerts, [self], self.world.flow, self.world.config))
+        self.unsubscribe = telemetry.subscribe(self.service.inbox.observe)
+
+    def send(self, alert):
+        self.told.append(alert)
+
+    def job(self, name="job", **fields):
+        return self.world.job(name, tenant="acme", **fields)
+
+    def one(self, kind, tenant):
+        """Return the alert that was told of a kind, which is one."""
+        [found] = [alert for alert in self.told if (alert.kind, alert.tenant) == (kind, tenant)]
+        text = rules.text(found, operator=not tenant)
+        assert "?" not in text and "{" not in text
+        return found
+
+    def open(self, kind):
+        return [row.key.tenant for row in self.alerts.rows if row.key.kind == kind and row.closed_us is None]
+
+
+@pytest.fixture
+def scene_of():
+    made = []
+
+    def make(**world):
+        made.append(Scene(**world))
+        return made[-1]
+
+    yield make
+    for scene in made:
+        scene.unsubscribe()
+
+
+def test_executions_that_fail_for_good(scene_of):
+    scene = scene_of()
+    for number in range(3):
+        scene.job(f"job {number}", task="t.fails", retry=NEVER_AGAIN, **ONCE)
+    scene.world.answers["t.fails"] = ("failed", {})
+    scene.world.dispatcher()
+
+    scene.world.run_until(us() + 5 * SECOND)
+
+    assert scene.one("dead_letter", "acme").subject == "error"
+    assert scene.alerts.rows[0].count == 3
+
+
+def test_a_run_that_hangs_while_five_occurrences_find_it_active(scene_of):
+    scene = scene_of()
+    job = scene.job(expression="10", concurrency="forbid")
+    scene.world.working = False
+    scene.world.dispatcher()
+
+    scene.world.run_until(us() + SECOND)
+    [hung] = scene.world.queue.draw(0, "chrono", 10, "w", 10 * LEASE_US)
+    scene.world.begin(0, hung)
+    scene.world.run_until(us() + 45 * SECOND)
+    assert not scene.told
+    scene.world.run_until(us() + 55 * SECOND)
+
+    assert (scene.one("skipped", "acme").subject, scene.told[0].detail["times"]) == (job, 5)
+
+
+def test_occurrences_that_nobody_fired(scene_of):
+    scene = scene_of()
+    scene.job("nightly", next_run_us=us(hours=-1), anchor_us=us(hours=-1))
+    scene.world.dispatcher()
+
+    scene.world.run(seconds=20)
+
+    assert scene.one("missed", "acme").detail["name"] == "nightly"
+
+
+def test_a_tenant_whose_runs_fail_until_they_do_not(scene_of):
+    scene = scene_of()
+    scene.world.store.add_tenant(MemoryTenant(slug="acme", failure_threshold=0.5, max_running=100))
+    for number in range(20):
+        scene.job(f"job {number}", task="t.fails", retry=RetryPolicy(3, True, 120.0, 2.0, 3600.0, 0.0), **ONCE)
+    scene.world.answers["t.fails"] = ("failed", {})
+    scene.world.dispatcher()
+    scene.world.add(FailureWatch(scene.world.store, scene.world.flow, scene.world.config))
+
+    scene.world.run_until(us() + 40 * SECOND)
+    assert scene.one("retries_held", "acme").detail == {"failed": 20, "ended": 20}
+    scene.world.working = False
+    scene.world.run_until(us() + 6 * MINUTE)
+
+    assert not scene.open("retries_held")
+
+
+def late_minutes(scene, tenant, ago, starts, late_us):
+    """Write down what a tenant did in a minute so long ago."""
+    minute = scene.world.now_us() // MINUTE_US * MINUTE_US - ago * MINUTE_US
+    scene.world.store.rollups[tenant, minute] = MemoryRollup(started=starts, lateness=histogram([late_us] * starts))
+
+
+def test_a_lateness_objective_that_too_few_workers_break(scene_of):
+    scene = scene_of()
+    scene.world.store.add_tenant(MemoryTenant(slug="acme", lateness_objective_seconds=2.0, max_running=100))
+    scene.job(expression="10")
+    scene.world.working = False
+    scene.world.dispatcher()
+    scene.world.add(Norms(scene.world.store, scene.world.flow))
+
+    scene.world.run_until(us() + 50 * SECOND)
+    scene.world.working = True
+    scene.world.run_until(us() + 130 * SECOND)
+
+    assert scene.one("lateness", "acme").detail["objective"] == 2.0
+
+
+def test_a_tenant_that_another_one_crowds(scene_of):
+    scene = scene_of()
+    for ago in range(6, 60):
+        late_minutes(scene, "acme", ago, 10, SECOND // 5)
+        late_minutes(scene, "globex", ago, 5, SECOND // 5)
+    for ago in range(1, 6):
+        late_minutes(scene, "acme", ago, 10, 4 * SECOND)
+        late_minutes(scene, "globex", ago, 400, 9 * SECOND)
+    scene.world.add(Norms(scene.world.store, scene.world.flow))
+
+    scene.world.run(seconds=5)
+
+    told = scene.one("crowded", "acme")
+    assert "globex" in rules.text(told, operator=True) and "globex" not in rules.text(told, operator=False)
+
+
+def test_a_task_that_no_worker_knows_before_its_jobs_are_due(scene_of):
+    scene = scene_of()
+    scene.job("nightly", task="t.gone", next_run_us=us() + 5 * MINUTE)
+    scene.job("mine", task="t.gone", next_run_us=us() + 5 * MINUTE)
+    scene.world.job("theirs", tenant="default", task="t.gone", next_run_us=us() + 5 * MINUTE)
+    scene.world.add(Watch(scene.world.store, scene.world.queue, scene.world.flow, scene.world.config))
+    scene.world.dispatcher()
+
+    scene.world.run_until(us())
+
+    assert sorted((alert.kind, alert.tenant) for alert in scene.told) == [
+        ("no_worker", ""), ("no_worker", "acme"), ("no_worker", "default")]
+    assert [scene.one("no_worker", who).detail["jobs"] for who in ("", "acme", "default")] == [3, 2, 1]
+    assert "theirs" not in rules.text(scene.one("no_worker", "acme"), operator=False)
+    assert [alert.tenant for alert in scene.told if rules.is_operators(alert)] == [""]
+    assert not scene.world.store.rows()                      # nothing was due yet
+
+    worker = WorkerReport("w", ["chrono"], ["t.gone"], 1, "prefork", 0)
+    scene.world.queue.report_worker(worker, 600 * SECOND)
+    scene.world.run(seconds=20)
+
+    assert not scene.open("no_worker")
+
+
+def test_partitions_whose_dispatcher_died_until_another_takes_them(scene_of):
+    scene = scene_of()
+    scene.world.dispatcher("a")
+    scene.world.run(seconds=60)
+    assert not scene.told
+
+    scene.world.kill("a")
+    scene.world.run(seconds=120)
+    assert scene.one("no_owner", "").detail == {"partitions": 8}
+    scene.world.dispatcher("b")
+    scene.world.run(seconds=60)
+
+    assert not scene.open("no_owner")
+
+
+@pytest.mark.parametrize("off", [{"redis_off_us": 20 * SECOND}, {}])
+def test_clocks_that_differ(scene_of, off):
+    scene = scene_of(**off)
+    scene.world.dispatcher(off_us=0 if off else 20 * SECOND)
+
+    scene.world.run(seconds=60)
+
+    told = [alert.subject.split()[0] for alert in scene.told if alert.kind == "clock_skew"]
+    assert sorted(told) == (["redis"] if off else ["database", "redis"])
+
+
+def test_workers_that_die_again_and_again(scene_of):
+    """Every reap is another delivery of the same execution; one that is reaped too often is a dead letter."""
+    scene = scene_of(reap_cap=2)
+    for number in range(6):
+        scene.job(f"job {number}", **ONCE)
+    scene.world.working = False
+    scene.world.dispatcher()
+    scene.world.add(Reaper(scene.world.queue, scene.world.flow, scene.world.config))
+    scene.world.add(Norms(scene.world.store, scene.world.flow))
+
+    scene.world.run_until(us() + SECOND)
+    for _ in range(3):
+        for delivery in scene.world.queue.draw(0, "chrono", 100, "dies", LEASE_US):
+            scene.world.begin(0, delivery)
+        scene.world.run(us=LEASE_US + 5 * SECOND)
+    scene.world.run(seconds=90)
+
+    assert scene.one("reap_cap", "").count >= 1
+    assert scene.one("dead_letter", "acme").subject == "reap_cap"
+    told = scene.one("duplicates", "acme").detail
+    assert told == {"duplicates": 12, "deliveries": 18}
+
+
+def test_a_job_that_cannot_be_planned(scene_of):
+    scene = scene_of()
+    scene.job("broken", expression="no number")
+    scene.world.dispatcher()
+
+    scene.world.run(seconds=60)
+
+    assert scene.one("quarantined", "acme").detail == {"name": "broken"}
+
+
+def test_a_quiet_deployment_alerts_nobody(scene_of):
+    scene = scene_of()
+    scene.job(expression="10")
+    scene.world.dispatcher()
+    store, flow, config = scene.world.store, scene.world.flow, scene.world.config
+    for service in (Watch(store, scene.world.queue, flow, config), FailureWatch(store, flow, config), Norms(store, flow)):
+        scene.world.add(service)
+    tasks = [job.task for job in store.jobs.values()]
+    scene.world.queue.report_worker(WorkerReport("w", ["chrono"], tasks, 1, "prefork", 0), 600 * SECOND)
+
+    scene.world.run_until(us() + 2 * MINUTE)
+
+    assert scene.told == [] and scene.world.runs
+
+
+def test_every_kind_has_its_cause_tried_here():
+    """But what was published too late, whose cause is not tried yet, and an inbox that is full, which is tried beside it."""
+    source = Path(__file__).read_text()
+
+    assert {kind for kind in rules.KINDS if f'"{kind}"' not in source} <= {"overflow", "publish_" "missed"}
