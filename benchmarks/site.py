@@ -105,6 +105,9 @@ class Deployment:
         postgres: further settings of postgresql.conf.
     """
 
+    worker_options = ()
+    """What a worker is started with beside its name and its pool."""
+
     def __init__(self, app, directory, postgres=None):
         self.app, self.root = app, directory
         self._stack = contextlib.ExitStack()
@@ -159,7 +162,7 @@ class Deployment:
         name = f"worker{next(self._numbers)}"
         return self.celery(
             name, "worker", "-P", pool, "-c", str(children), "-l", "INFO", "-n", f"{name}@%h", "--without-gossip",
-            "--without-mingle", "--without-heartbeat", **environment)
+            "--without-mingle", "--without-heartbeat", *self.worker_options, **environment)
 
     def start_dispatcher(self, **environment):
         """Start a dispatcher with all services; returns at once."""

@@ -39,6 +39,7 @@ class Evidence:
         lines: of bodies.
         until: seconds since the epoch; what is due later is not judged.
         drained: whether all that was due by then has ended.
+        caps: how much each tenant may run at once.
     """
 
     jobs: Mapping[str, Made]
@@ -49,6 +50,7 @@ class Evidence:
     lines: Sequence[Mapping[str, Any]]
     until: float
     drained: bool
+    caps: Mapping[str, int] = field(default_factory=lambda: CAPS)
     began: list[told.Began] = field(default_factory=list)
 
     def history(self) -> told.History:
@@ -66,7 +68,7 @@ class Evidence:
 
     def _plans(self) -> Iterable[tuple[int, Any]]:
         first = min(map(us, (job.made_at for job in self.jobs.values())))
-        for tenant, cap in CAPS.items():
+        for tenant, cap in self.caps.items():
             yield first, told.Capacity(first, tenant, cap)
         for job in self.jobs.values():
             yield us(job.made_at), told.Defined(us(job.made_at), job.id, plan_of(job))

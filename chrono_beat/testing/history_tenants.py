@@ -24,13 +24,15 @@ def judge_caps(history: History, limits: Limits, notes: Notes) -> None:
     caps: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for event in history.of(Capacity):
         caps[event.tenant].append((event.at_us, event.max_running))
-    for index, body in enumerate(seen.bodies):
+    running: dict[str, list[Body]] = defaultdict(list)
+    for body in seen.bodies:
         tenant = tenants.get(body.id, "")
         if tenant not in caps:
             continue
-        live = [other for other in seen.bodies[:index + 1] if tenants.get(other.id) == tenant
-                and min(other.ends, other.lease_ends, other.settles) >= body.begins
-                and (other is body or not seen.excuse(other, body.began.at_us))]
+        running[tenant] = [other for other in running[tenant]
+                           if min(other.ends, other.lease_ends, other.settles) >= body.begins]
+        running[tenant].append(body)
+        live = [other for other in running[tenant] if other is body or not seen.excuse(other, body.began.at_us)]
         since = min(other.began.at_us for other in live)
         before = [cap for at_us, cap in caps[tenant] if at_us <= since][-1:]
         allowed = max([*before, *(cap for at_us, cap in caps[tenant] if since < at_us <= body.began.at_us)], default=NEVER)
