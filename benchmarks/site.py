@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -41,11 +42,16 @@ class Process:
 
     def __init__(self, name, command, environment, log, directory):
         self.name, self.log = name, log
+        self._began = time.monotonic()
         with log.open("ab") as out:
             self.popen = subprocess.Popen(
                 [sys.executable, *command], cwd=directory, env=environment, stdout=out, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    @property
+    def age_seconds(self):
+        return time.monotonic() - self._began
 
     @property
     def alive(self):

@@ -1,7 +1,6 @@
 """Kill workers and children of workers, and count what runs; ``python -m benchmarks.caps --help``."""
 import argparse
 import json
-import sys
 import time
 from collections import Counter
 from pathlib import Path

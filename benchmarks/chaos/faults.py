@@ -25,6 +25,9 @@ LONGEST_GAP_SECONDS = 3.5
 PATIENCE_SECONDS = 15.0
 """How long a burst is waited for."""
 
+GROWN_UP_SECONDS = 8.0
+"""How old a worker is that has surely begun to work."""
+
 WARM_SECONDS = 40.0
 """How long a process may take to end after TERM: its longest body, and the 10 s for which Celery mourns a child."""
 
@@ -182,9 +185,11 @@ class Faults:
         self._end("worker")
 
     def _child_killed(self) -> None:
-        """Kill a child of a prefork worker, as the kernel does when memory is short."""
+        """Kill a child of a prefork worker, as the kernel does when memory is short. Celery gives a worker up whose first child
+        is gone when it begins to work, so those that only start are let alone."""
         able = [(process, child) for process in self._site.named("worker")
-                if process.name not in self._touched for child in children(process.popen.pid)]
+                if process.name not in self._touched and process.age_seconds > GROWN_UP_SECONDS
+                for child in children(process.popen.pid)]
         if not able:
             return
         process, child = self._random.choice(able)
