@@ -216,6 +216,9 @@ class JobStore(Protocol):
     def add_capped(self, spells: Sequence[tuple[str, int, int]]) -> None:
         """Add time spent capped to tenants' minutes: (tenant, start of the minute in µs, µs)."""
 
+    def add_reaps(self, reaps: Sequence[tuple[str, int, int]]) -> None:
+        """Add leases that ran out to tenants' minutes: (tenant, start of the minute in µs, how many)."""
+
     def loads(self, now_us: int) -> list[TenantLoad]:
         """Return what tenants did in their last five minutes (core.crowding) and the hour before; only those that did
         anything within both together, by slug."""

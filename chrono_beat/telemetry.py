@@ -96,6 +96,8 @@ EVENTS: dict[str, Event] = {
     "lateness_objective_met": _event(_INFO, "tenant", "it is kept again"),
     "duplicates_high": _event(_WARNING, "tenant duplicates deliveries usual", "more than usual; usual: share of its last day"),
     "duplicates_usual": _event(_INFO, "tenant", "no more than usual"),
+    "reaps_high": _event(_WARNING, "tenant reaps usual", "leases ran out in five minutes, more than usual; tenant \"\": of all"),
+    "reaps_usual": _event(_INFO, "tenant", "no more than usual"),
     "zone_data_changed": _event(_WARNING, "planned_with in_use moved", "plans were moved to another release of the zone data"),
     "zone_data_older": _event(_WARNING, "planned_with in_use", "this host's zone data are older than those planned with"),
     "kept": _event(_INFO, "removed", "finished executions past retention that were removed"),

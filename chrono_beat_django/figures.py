@@ -33,7 +33,7 @@ ORDERS = {"lateness": "lateness_max_us", "capped": "capped_us", "duplicates": "d
 
 SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400}
 
-_COUNTS = ("started", *lifecycle.TERMINAL, "deliveries", "duplicates")
+_COUNTS = ("started", *lifecycle.TERMINAL, "deliveries", "duplicates", "reaps")
 _TRUNCATE = {"minute": TruncMinute, "hour": TruncHour, "day": TruncDay}
 
 
@@ -62,6 +62,7 @@ class Figures:
             occurrences, not rows.
         deliveries: to workers, of the executions that ended.
         duplicates: those of them beyond the first of an execution.
+        reaps: leases that ran out, since a worker died or was cut off.
         capped_seconds: time for which nothing but its cap held back work; of several tenants the sum.
         lateness: due to started.
         lateness_max_seconds: the latest start.
@@ -82,6 +83,7 @@ class Figures:
     missed: int = 0
     deliveries: int = 0
     duplicates: int = 0
+    reaps: int = 0
     capped_seconds: float = 0.0
     lateness: Spread = Spread(0, None, None)
     lateness_max_seconds: float = 0.0

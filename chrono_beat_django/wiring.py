@@ -152,7 +152,7 @@ def services(
         made["keep"] = [Keeper(jobs_side, clock, settings), FailureWatch(jobs_side, clock, settings),
                         Norms(jobs_side, clock), ZoneWatch(zone_data().Work(), clock)]
     if "reap" in roles:
-        made["reap"] = [Reaper(redis_side, clock, settings)]
+        made["reap"] = [Reaper(redis_side, clock, settings, jobs_side)]
     if "relay" in roles and sender is not None:
         made["relay"] = [Relay(jobs_side, redis_side, sender, clock, settings, member=member)]
     if "record" in roles:

@@ -134,6 +134,9 @@ KINDS: dict[str, Kind] = {
     "duplicates": Kind(
         "duplicate deliveries", "{duplicates} of {deliveries} deliveries were not the first of their execution: more than usual.",
         "See whether workers die or stand still (out of memory, deployments without a warm stop)."),
+    "reaps": Kind(
+        "lost workers", "{reaps} executions lost their workers in five minutes; {usual} is usual.",
+        "See whether workers are killed (memory, deployments without a warm stop) or cut off from Redis."),
     "reap_cap": Kind(
         "reaps", "Lane {lane}: executions lost their workers too often and were given up.",
         "See which task kills its worker (`chrono dead list --reason reap_cap`)."),
@@ -215,6 +218,8 @@ _BY_EVENT: dict[str, Callable[[Mapping[str, Any]], Finding | Over]] = {
     "duplicates_high": lambda of: Finding(
         "duplicates", of["tenant"], "", 1, {"duplicates": of["duplicates"], "deliveries": of["deliveries"]}),
     "duplicates_usual": lambda of: Over("duplicates", of["tenant"], ""),
+    "reaps_high": lambda of: Finding("reaps", of["tenant"], "", 1, {"reaps": of["reaps"], "usual": of["usual"]}),
+    "reaps_usual": lambda of: Over("reaps", of["tenant"], ""),
     "reap_capped": lambda of: Finding("reap_cap", "", f"lane {of['lane']}", len(of["reaped"]), {"lane": of["lane"]}),
     "crowded": lambda of: Finding(
         "crowded", of["tenant"], "", 1,

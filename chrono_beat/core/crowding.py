@@ -12,11 +12,16 @@
 acme's p99 is 4 s: acme is crowded by globex. If acme had flooded itself, or all starts came 4 s late in equal shares,
 nobody would be.
 
+**Reaps.** A tenant's leases that ran out in five minutes are compared with its own five minutes before, on the average of
+the hour: at least `LEAST_REAPS`, and `TIMES` as many. So are those of all tenants together, under the tenant "", where more
+than one had any: then workers die rather than one tenant's tasks.
+
 **Ends.** What was told lasts until the value is back below `BACK` times the norm *as it was when it was told*: the norm of
 an hour later would have got used to it.
 
 **Weakness.** Shares are of starts and not of time: who occupies workers by few long runs is not named, its cap is what
-bounds it. The latest are those that have not started yet; they are seen once they have.
+bounds it. The latest are those that have not started yet; they are seen once they have. Reaps are compared by time, not by
+load: a tenant that runs three times as much among workers that die as ever is out of its norm.
 """
 from __future__ import annotations
 
@@ -37,16 +42,21 @@ SHARE_RISE = 0.2
 LEAST_SHARE = 0.3
 LEAST_DUPLICATES = 5
 LEAST_DUPLICATES_SHARE = 0.05
+LEAST_REAPS = 5
+DEPLOYMENT = ""
+"""The tenant that stands for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a tenant did within a span: first starts, deliveries and duplicates of what ended, histogram of lateness."""
+    """What a tenant did within a span: first starts, deliveries and duplicates of what ended, histogram of lateness, and leases
+    that ran out."""
 
     started: int = 0
     deliveries: int = 0
     duplicates: int = 0
     lateness: str = ""
+    reaps: int = 0
 
     @property
     def p99_us(self) -> float:
@@ -68,6 +78,11 @@ class TenantLoad:
     usual: Load = Load()
     objective_us: float | None = None
 
+    @property
+    def usual_reaps(self) -> float:
+        """Reaps in five minutes of the hour before, on average."""
+        return self.usual.reaps * RECENT_US / USUAL_US
+
 
 class Finding(NamedTuple):
     """Something out of the norm: an event of the table, and its fields without the tenant."""
@@ -77,7 +92,8 @@ class Finding(NamedTuple):
     fields: Mapping[str, object]
 
 
-ENDS = {"crowded": "uncrowded", "lateness_objective_broken": "lateness_objective_met", "duplicates_high": "duplicates_usual"}
+ENDS = {"crowded": "uncrowded", "lateness_objective_broken": "lateness_objective_met", "duplicates_high": "duplicates_usual",
+        "reaps_high": "reaps_usual"}
 """Which event says that another one is over."""
 
 
@@ -102,7 +118,18 @@ def find(loads: Sequence[TenantLoad]) -> list[Finding]:
         if recent.duplicates >= LEAST_DUPLICATES and share >= max(LEAST_DUPLICATES_SHARE, TIMES * norm):
             found.append(Finding("duplicates_high", load.tenant, {
                 "duplicates": recent.duplicates, "deliveries": recent.deliveries, "usual": round(norm, 4)}))
+    reaping = [load for load in loads if load.recent.reaps]
+    for load in [*loads, *([together(loads)] if len(reaping) > 1 else [])]:
+        if load.recent.reaps >= max(LEAST_REAPS, TIMES * load.usual_reaps):
+            found.append(Finding("reaps_high", load.tenant, {
+                "reaps": load.recent.reaps, "usual": round(load.usual_reaps, 2)}))
     return found
+
+
+def together(loads: Sequence[TenantLoad]) -> TenantLoad:
+    """Return the reaps of all tenants as those of one."""
+    return TenantLoad(
+        DEPLOYMENT, Load(reaps=sum(load.recent.reaps for load in loads)), Load(reaps=sum(load.usual.reaps for load in loads)))
 
 
 def is_over(finding: Finding, load: TenantLoad) -> bool:
@@ -115,6 +142,8 @@ def is_over(finding: Finding, load: TenantLoad) -> bool:
         idle = not load.recent.started
         return load.objective_us is None or (not load.usual.started if idle else load.recent.p99_us <= load.objective_us)
     norm = float(str(fields["usual"]))
+    if finding.event == "reaps_high":
+        return load.recent.reaps < max(BACK * norm, LEAST_REAPS)
     return load.recent.duplicates_share < max(BACK * norm, LEAST_DUPLICATES_SHARE)
 
 

@@ -6,7 +6,7 @@ it is told anew, and of several keepers each tells it; an alert is one row all t
 from __future__ import annotations
 
 from chrono_beat.core.clock import Clock
-from chrono_beat.core.crowding import ENDS, Finding, TenantLoad, find, is_over
+from chrono_beat.core.crowding import DEPLOYMENT, ENDS, Finding, TenantLoad, find, is_over, together
 from chrono_beat.ports import JobStore
 from chrono_beat.services.service import Service
 from chrono_beat.telemetry import emit
@@ -32,7 +32,7 @@ class Norms(Service):
     def step(self, now_us: int) -> int:
         """Look once."""
         loads = self._store.loads(self._store.now_us())
-        active = {load.tenant: load for load in loads}
+        active = {load.tenant: load for load in loads} | {DEPLOYMENT: together(loads)}
         for key, finding in list(self._told.items()):
             if is_over(finding, active.get(finding.tenant, TenantLoad(finding.tenant))):
                 del self._told[key], self._again_us[key]

@@ -8,7 +8,7 @@ from chrono_beat.core.crowding import TenantLoad
 from chrono_beat.core.findings import RetryHold
 from chrono_beat.core.rollup import merges
 from chrono_beat.testing.memory_partitions import MemoryPartitions
-from chrono_beat.testing.memory_rollups import add_capped, loads, merge_old
+from chrono_beat.testing.memory_rollups import add_to, loads, merge_old
 from chrono_beat.testing.memory_rows import MemoryExecution, MemoryTenant
 
 _ENDED = (lifecycle.SUCCEEDED, lifecycle.FAILED, lifecycle.DEAD)
@@ -39,7 +39,12 @@ class MemoryHolds(MemoryPartitions):
     def add_capped(self, spells: Sequence[tuple[str, int, int]]) -> None:
         """See JobStore."""
         with self._transaction():
-            add_capped(self.rollups, self._journal, spells)
+            add_to("capped_us", self.rollups, self._journal, spells)
+
+    def add_reaps(self, reaps: Sequence[tuple[str, int, int]]) -> None:
+        """See JobStore."""
+        with self._transaction():
+            add_to("reaps", self.rollups, self._journal, reaps)
 
     def loads(self, now_us: int) -> list[TenantLoad]:
         """See JobStore."""

@@ -27,13 +27,14 @@ def add(rollups: dict[tuple[str, int], MemoryRollup], journal: Journal, tallies:
         ))
 
 
-def add_capped(
-    rollups: dict[tuple[str, int], MemoryRollup], journal: Journal, spells: Iterable[tuple[str, int, int]],
+def add_to(
+    column: str, rollups: dict[tuple[str, int], MemoryRollup], journal: Journal, values: Iterable[tuple[str, int, int]],
 ) -> None:
-    """Add time spent capped: (tenant, start of the minute in µs, µs)."""
-    for tenant, start_us, us in spells:
+    """Add to one column: (tenant, start of the minute in µs, value)."""
+    for tenant, start_us, value in values:
         old = rollups.get((tenant, start_us), MemoryRollup())
-        journal.put(rollups, (tenant, start_us), replace(old, capped_us=old.capped_us + us))
+        changed: dict[str, Any] = {column: getattr(old, column) + value}
+        journal.put(rollups, (tenant, start_us), replace(old, **changed))
 
 
 def merge_old(
@@ -70,7 +71,7 @@ def loads(
 
 
 def _load(row: MemoryRollup) -> Load:
-    return Load(row.started, row.deliveries, row.duplicates, row.lateness)
+    return Load(row.started, row.deliveries, row.duplicates, row.lateness, row.reaps)
 
 
 def _sum(one: MemoryRollup, other: MemoryRollup) -> MemoryRollup:

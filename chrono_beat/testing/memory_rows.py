@@ -122,6 +122,7 @@ class MemoryRollup:
     publish_lateness: str = ""
     duration: str = ""
     capped_us: int = 0
+    reaps: int = 0
 
 
 @dataclass(slots=True)

@@ -191,6 +191,7 @@ class Migration(migrations.Migration):
                 ('deliveries', models.BigIntegerField(db_default=0, default=0)),
                 ('duplicates', models.BigIntegerField(db_default=0, default=0, help_text='Deliveries beyond the first of an execution.')),
                 ('capped_us', models.BigIntegerField(db_default=0, default=0, help_text='Time for which its cap held back work of the tenant.')),
+                ('reaps', models.BigIntegerField(db_default=0, default=0, help_text='Leases that ran out.')),
                 ('lateness_max_us', models.BigIntegerField(db_default=0, default=0)),
                 ('lateness', models.TextField(blank=True, db_default='', default='', help_text='Histogram: due to started.')),
                 ('publish_lateness', models.TextField(blank=True, db_default='', default='', help_text='Histogram: due to published.')),

@@ -31,6 +31,7 @@ class Rollup(models.Model):
     deliveries = models.BigIntegerField(**both(0))
     duplicates = models.BigIntegerField(help_text="Deliveries beyond the first of an execution.", **both(0))
     capped_us = models.BigIntegerField(help_text="Time for which its cap held back work of the tenant.", **both(0))
+    reaps = models.BigIntegerField(help_text="Leases that ran out.", **both(0))
     lateness_max_us = models.BigIntegerField(**both(0))
     lateness = models.TextField(blank=True, help_text="Histogram: due to started.", **both(""))
     publish_lateness = models.TextField(blank=True, help_text="Histogram: due to published.", **both(""))

@@ -120,7 +120,11 @@ class PostgresRecords(PostgresClaims):
 
     def add_capped(self, spells: Sequence[tuple[str, int, int]]) -> None:
         """See JobStore."""
-        self.transaction(lambda cursor: rollups.add_capped(cursor, spells))
+        self.transaction(lambda cursor: rollups.add_to(cursor, "capped_us", spells))
+
+    def add_reaps(self, reaps: Sequence[tuple[str, int, int]]) -> None:
+        """See JobStore."""
+        self.transaction(lambda cursor: rollups.add_to(cursor, "reaps", reaps))
 
 
 def _in_order(keys: dict[str, Key]) -> dict[str, Key]:

@@ -18,7 +18,7 @@ from chrono_beat_django.store.sqlite_sql import us as read_instant
 LONGEST_TEXT = 1_500
 """Characters up to which a histogram may grow before it is written anew: PostgreSQL compresses rows of 2,000 each time."""
 
-_SUMS = ("started", *lifecycle.TERMINAL, "deliveries", "duplicates", "capped_us")
+_SUMS = ("started", *lifecycle.TERMINAL, "deliveries", "duplicates", "capped_us", "reaps")
 _TEXTS = ("lateness", "publish_lateness", "duration")
 _COLUMNS = ("tenant", "span", "start", *_SUMS, "lateness_max_us", *_TEXTS)
 _ROW = f"({', '.join(['%s'] * len(_COLUMNS))})"
@@ -43,13 +43,13 @@ ADD_AT_ONCE = f"""WITH added AS (
     RETURNING id, {', '.join(_TEXTS)}
 ) SELECT * FROM added WHERE {_LONG}"""
 COMPACT = f"UPDATE chrono_rollup SET {', '.join(f'{name} = %s' for name in _TEXTS)} WHERE id = %s"
-ADD_CAPPED = """INSERT INTO chrono_rollup AS r (tenant, span, start, capped_us) VALUES (%s, 'minute', %s, %s)
-ON CONFLICT (tenant, span, start) DO UPDATE SET capped_us = r.capped_us + EXCLUDED.capped_us"""
+ADD_TO = """INSERT INTO chrono_rollup AS r (tenant, span, start, {column}) VALUES (%s, 'minute', %s, %s)
+ON CONFLICT (tenant, span, start) DO UPDATE SET {column} = r.{column} + EXCLUDED.{column}"""
 OLD = f"""SELECT id, tenant, {{start}}, {', '.join((*_SUMS, "lateness_max_us", *_TEXTS))} FROM chrono_rollup
 WHERE span = %s AND start < %s ORDER BY start LIMIT %s"""
 OLD_LOCKED = OLD + " FOR UPDATE SKIP LOCKED"            # of two keepers each merges rows of its own
 LOADS = """SELECT r.tenant, r.start >= %s AS is_recent, MAX(t.lateness_objective_seconds), SUM(r.started), SUM(r.deliveries),
-    SUM(r.duplicates), {join}(r.lateness, ' ')
+    SUM(r.duplicates), SUM(r.reaps), {join}(r.lateness, ' ')
 FROM chrono_rollup r LEFT JOIN chrono_tenant t ON t.slug = r.tenant
 WHERE r.span = 'minute' AND r.start >= %s GROUP BY 1, 2"""
 IDS_AT_ONCE = 900
@@ -100,9 +100,9 @@ def loads(cursor, now_us: int, *, naive: bool = False) -> list[TenantLoad]:
     recent, usual = (_instant(at_us, naive) for at_us in (recent_us, recent_us - USUAL_US))
     cursor.execute(LOADS.format(join="GROUP_CONCAT" if naive else "STRING_AGG"), [recent, usual])
     found: dict[str, dict[str, object]] = {}
-    for tenant, is_recent, objective, *values in cursor.fetchall():
+    for tenant, is_recent, objective, *counts, reaps, lateness in cursor.fetchall():
         load = found.setdefault(tenant, {"objective_us": None if objective is None else objective * 1e6})
-        load["recent" if is_recent else "usual"] = Load(*(int(value) for value in values[:-1]), compact(values[-1]))
+        load["recent" if is_recent else "usual"] = Load(*map(int, counts), compact(lateness), int(reaps))
     return [TenantLoad(tenant, **load) for tenant, load in sorted(found.items())]  # type: ignore[arg-type]
 
 
@@ -117,14 +117,15 @@ def _add_rows(cursor, rows: Sequence[tuple]) -> None:
                 cursor.execute(COMPACT, [*(compact(text) for text in long), id_])
 
 
-def add_capped(cursor, spells: Iterable[tuple[str, int, int]], *, naive: bool = False) -> None:
-    """Add time spent capped: (tenant, start of the minute in µs, µs), in the order in which all writers lock."""
-    cursor.executemany(ADD_CAPPED, [(tenant, _instant(start_us, naive), us) for tenant, start_us, us in sorted(spells)])
+def add_to(cursor, column: str, values: Iterable[tuple[str, int, int]], *, naive: bool = False) -> None:
+    """Add to one column: (tenant, start of the minute in µs, value), in the order in which all writers lock."""
+    cursor.executemany(ADD_TO.format(column=column), [
+        (tenant, _instant(start_us, naive), value) for tenant, start_us, value in sorted(values)])
 
 
 def _values(tally: Tally) -> tuple[object, ...]:
     return (tally.started, *[tally.states.get(state, 0) for state in lifecycle.TERMINAL], tally.deliveries, tally.duplicates,
-            0, max(tally.lateness_us, default=0), histogram(tally.lateness_us), histogram(tally.publish_lateness_us),
+            0, 0, max(tally.lateness_us, default=0), histogram(tally.lateness_us), histogram(tally.publish_lateness_us),
             histogram(tally.duration_us))
 
 

@@ -90,7 +90,11 @@ class SqliteRecords(SqliteClaims):
 
     def add_capped(self, spells: Sequence[tuple[str, int, int]]) -> None:
         """See JobStore."""
-        self.write(lambda cursor: rollups.add_capped(cursor, spells, naive=True))
+        self.write(lambda cursor: rollups.add_to(cursor, "capped_us", spells, naive=True))
+
+    def add_reaps(self, reaps: Sequence[tuple[str, int, int]]) -> None:
+        """See JobStore."""
+        self.write(lambda cursor: rollups.add_to(cursor, "reaps", reaps, naive=True))
 
     def loads(self, now_us: int) -> list[TenantLoad]:
         """See JobStore."""

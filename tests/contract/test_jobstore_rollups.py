@@ -36,11 +36,11 @@ def test_a_run_counts_in_the_minutes_in_which_it_started_and_ended(bench, store,
     assert bench.rollups() == {
         ("acme", NOON): {
             "started": 1, "succeeded": 0, **nothing, "deliveries": 0, "duplicates": 0, "lateness_max_us": 20 * SECOND,
-            "lateness": histogram([20 * SECOND]), "publish_lateness": "", "duration": "", "capped_us": 0},
+            "lateness": histogram([20 * SECOND]), "publish_lateness": "", "duration": "", "capped_us": 0, "reaps": 0},
         ("acme", NOON + MINUTE): {
             "started": 0, "succeeded": 1, **nothing, "deliveries": 3, "duplicates": 2, "lateness_max_us": 0,
             "lateness": "", "publish_lateness": histogram([5 * SECOND]), "duration": histogram([60 * SECOND]),
-            "capped_us": 0},
+            "capped_us": 0, "reaps": 0},
     }
 
 
@@ -115,6 +115,17 @@ def test_time_spent_capped_is_added_to_the_minutes_it_lies_in(bench, store, key)
     found = bench.rollups()
     assert [(found["acme", at]["capped_us"], found["acme", at]["started"]) for at in (NOON, NOON + MINUTE)] == [
         (27 * SECOND, 1), (5 * SECOND, 0)]
+
+
+def test_inv10_reaps_are_added_to_the_minutes_of_their_tenants_and_read_with_their_loads(bench, store):
+    hour_ago = NOON - 20 * MINUTE
+    store.add_reaps([("acme", NOON - MINUTE, 2), ("acme", hour_ago, 7), ("globex", NOON - MINUTE, 1)])
+    store.add_reaps([("acme", NOON - MINUTE, 3)])
+
+    assert {key: row["reaps"] for key, row in bench.rollups().items()} == {
+        ("acme", NOON - MINUTE): 5, ("acme", hour_ago): 7, ("globex", NOON - MINUTE): 1}
+    assert [(load.tenant, load.recent.reaps, load.usual.reaps) for load in store.loads(NOON)] == [
+        ("acme", 5, 7), ("globex", 1, 0)]
 
 
 @pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

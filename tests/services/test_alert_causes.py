@@ -212,7 +212,7 @@ def test_workers_that_die_again_and_again(scene_of):
         scene.job(f"job {number}", **ONCE)
     scene.world.working = False
     scene.world.dispatcher()
-    scene.world.add(Reaper(scene.world.queue, scene.world.flow, scene.world.config))
+    scene.world.add(Reaper(scene.world.queue, scene.world.flow, scene.world.config, scene.world.store))
     scene.world.add(Norms(scene.world.store, scene.world.flow))
 
     scene.world.run_until(us() + SECOND)
@@ -226,6 +226,7 @@ def test_workers_that_die_again_and_again(scene_of):
     assert scene.one("dead_letter", "acme").subject == "reap_cap"
     told = scene.one("duplicates", "acme").detail
     assert told == {"duplicates": 12, "deliveries": 18}
+    assert scene.one("reaps", "acme").detail["reaps"] >= 5
 
 
 def test_a_job_that_cannot_be_planned(scene_of):

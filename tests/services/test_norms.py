@@ -3,10 +3,12 @@ from chrono_beat import telemetry
 from chrono_beat.core.crowding import Load, TenantLoad
 from chrono_beat.core.rollup import MINUTE_US, histogram
 from chrono_beat.services.norms import LOOK_EVERY_US, Norms
-from chrono_beat.testing.memory_rows import MemoryRollup
-from tests.services.world import World
+from chrono_beat.services.reaper import Reaper
+from chrono_beat.testing.memory_rows import MemoryRollup, MemoryTenant
+from tests.services.world import LEASE_US, NINE, World, us
 
 SECOND = 1_000_000
+ONCE = {"schedule_kind": "once", "expression": NINE.isoformat(), "anchor_us": None}
 
 
 def told_by(steps):
@@ -72,3 +74,30 @@ def test_what_lasts_for_hours_is_told_each_hour():
     told = told_by(lambda: [norms.step(minute * LOOK_EVERY_US) for minute in range(150)])
 
     assert [event for event, _ in told] == ["lateness_objective_broken"] * 3
+
+
+def test_workers_that_die_more_often_than_usual_are_told_of_and_that_it_is_over():
+    """The reaper counts what it reaps in the tenant's minutes, also what it reaped while the database was away."""
+    world = World(lease_ttl=60.0)
+    world.working = False
+    world.store.add_tenant(MemoryTenant(slug="acme"))
+    for number in range(6):
+        world.job(f"once {number}", tenant="acme", **ONCE)
+    world.dispatcher()
+    world.run_until(us() + SECOND)
+    reaper = Reaper(world.queue, world.flow, world.config, world.store)
+    norms = Norms(world.store, world.flow)
+    assert len(world.queue.draw(0, "chrono", 10, "w", LEASE_US)) == 6
+    world.run(seconds=61)
+
+    world.store.unavailable = True
+    reaper.turn(world.flow.monotonic_us())
+    world.store.unavailable = False
+    reaper.turn(world.flow.monotonic_us())
+    world.run(seconds=60)
+    high = told_by(lambda: [norms.step(0) for _ in range(2)])
+    world.run(seconds=400)
+    over = told_by(lambda: norms.step(0))
+
+    assert high == [("reaps_high", {"tenant": "acme", "reaps": 6, "usual": 0.0})]
+    assert over == [("reaps_usual", {"tenant": "acme"})]

@@ -1,7 +1,7 @@
 """When a tenant is crowded by another one, and when it only looks so."""
 import pytest
 
-from chrono_beat.core.crowding import Load, TenantLoad, find, is_over
+from chrono_beat.core.crowding import DEPLOYMENT, Load, TenantLoad, find, is_over, together
 from chrono_beat.core.rollup import histogram
 
 SECOND = 1_000_000
@@ -84,3 +84,31 @@ def test_duplicates_are_usual_again_with_a_share_below_twice_the_norm():
 
     assert not is_over(finding, TenantLoad("acme", Load(50, 60, 7)))
     assert is_over(finding, TenantLoad("acme", Load(50, 60, 3)))
+
+
+def reaping(name, recent, before):
+    return TenantLoad(name, Load(reaps=recent), Load(reaps=before))
+
+
+@pytest.mark.parametrize(("recent", "before", "high"), [
+    (5, 0, True), (4, 0, False), (9, 36, True), (8, 36, False), (200, 1200, False), (300, 1200, True)])
+def test_reaps_are_high_where_there_are_some_and_three_times_as_many_as_usual_in_five_minutes(recent, before, high):
+    assert told([reaping("acme", recent, before)]) == ([("reaps_high", "acme")] if high else [])
+
+
+def test_workers_that_die_under_many_tenants_are_told_of_the_deployment():
+    loads = [reaping(f"t{number}", 2, 3) for number in range(6)]
+    finding, = find(loads)
+
+    assert (finding.event, finding.tenant, finding.fields) == ("reaps_high", DEPLOYMENT, {"reaps": 12, "usual": 1.5})
+    assert not is_over(finding, together([reaping("t0", 3, 0), reaping("t1", 2, 0)]))
+    assert is_over(finding, together([reaping("t0", 4, 0)]))
+
+
+def test_reaps_of_one_tenant_alone_are_told_of_it_alone_and_until_they_are_below_twice_the_norm():
+    finding, = find([reaping("acme", 40, 120), reaping("globex", 0, 7)])
+
+    assert (finding.tenant, finding.fields["usual"]) == ("acme", 10.0)
+    assert not is_over(finding, reaping("acme", 20, 120))
+    assert is_over(finding, reaping("acme", 19, 120))
+    assert is_over(finding, TenantLoad("acme"))

@@ -133,7 +133,7 @@ class Deployment:
 
     def _reaper(self, name: str) -> Process:
         process = Process(name, self.clock())
-        return self._serve(process, Reaper(self.wire(process)[1], process.clock, self.config))
+        return self._serve(process, Reaper(self.wire(process)[1], process.clock, self.config, self.store))
 
     def _audit(self, name: str) -> Process:
         process = Process(name, self.clock())
