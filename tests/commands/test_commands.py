@@ -155,8 +155,10 @@ def test_doctor_goes_on_where_redis_is_away(run):
 
 
 def test_an_edit_stands_where_redis_is_away(run, nightly):
-    with wiring.override(queue=AwayQueue()), pytest.warns(UserWarning, match="Redis could not be told"):
-        run("jobs", "pause", "nightly")
+    with wiring.override(queue=AwayQueue()):
+        out = run("jobs", "pause", "nightly", status=1)
+
+    assert "Warning: the edit of job" in out and "Redis could not be told" in out
 
     assert jobs.get("default", "nightly").paused
 

@@ -16,7 +16,7 @@ SAYS = {
 
 @click.command("forecast")
 @tenants_option
-@click.option("--hours", default=24, show_default=True, type=click.IntRange(1, 168))
+@click.option("--hours", default=24, show_default=True, type=click.IntRange(1, 168), help="How far to look.")
 @machine_option
 @click.pass_context
 @command
@@ -30,12 +30,12 @@ def ahead(context: click.Context, tenant: str | None, hours: int, machine: bool)
         click.echo(as_json({"start": found.start, "total": found.total, "tenants": found.tenants,
                             "peaks": [peak._asdict() for peak in found.peaks]}))
         return
-    click.echo(f"{sum(found.total):,.0f} executions in {hours} hours from {found.start:%Y-%m-%d %H:%M}Z")
+    click.echo(f"{sum(found.total):,.0f} executions in {hours} h from {found.start:%Y-%m-%d %H:%M}Z")
     for slug, minutes in found.tenants.items():
         click.echo(f"  {slug}: {sum(minutes):,.0f}, at most {max(minutes):,.0f} a minute")
     table(("minute", "executions", "spread that helps", "then a minute"), [
         (f"{peak.at:%Y-%m-%d %H:%M}Z", f"{peak.executions:,.0f}",
-         "" if peak.spread_seconds is None else f"{peak.spread_seconds} s",
+         "not needed" if peak.spread_seconds is None else f"{peak.spread_seconds} s",
          "" if peak.spread_to is None else f"{peak.spread_to:,.0f}") for peak in found.peaks])
 
 

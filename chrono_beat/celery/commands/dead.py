@@ -89,6 +89,8 @@ def acting(name: str, help_text: str, done: str) -> None:
                                 "refused": dict(handled.refused), "more": handled.more}))
         for execution in () if machine else handled.executions:
             click.echo(f"{done} {execution.id}")
+        if not (machine or handled.executions or handled.refused):
+            click.echo("no dead letter is chosen")
         for _, why in handled.refused:
             click.echo(f"Error: {why}", err=True)
         if handled.more:

@@ -21,6 +21,11 @@ from chrono_beat.core.errors import InvalidInput, Problem
 
 RUNS = 5
 CELL_CHARACTERS = 60
+UNDONE_BY = {
+    "decorator": "the job comes from @scheduled in the code: the next chrono sync makes it so again. Change it there",
+    "import": "the job was imported: the next import brings back what stands there. Change it there, or end the imports",
+}
+"""Who undoes a change, by where the job comes from."""
 
 dry_option = click.option("--dry-run", is_flag=True, help="Show it and write nothing.")
 
@@ -92,7 +97,7 @@ def update(
     if not dry_run:
         done = functions.change(job, "update", ACTOR, changes, before)
         job, running = done.job, done.running
-    warnings = _warnings(context, edit.definition)
+    warnings = _warnings(context, edit.definition, job.source)
     if machine:
         click.echo(as_json({
             "saved": not dry_run, "changed": {column: list(values) for column, values in edit.changed.items()},
@@ -140,9 +145,11 @@ def _warning(problem: Problem) -> dict[str, str]:
     return {"field": problem.field, "message": problem.message, "code": problem.code}
 
 
-def _warnings(context: click.Context, definition: JobDefinition) -> list[Problem]:
+def _warnings(context: click.Context, definition: JobDefinition, source: str = "") -> list[Problem]:
     """Return what is allowed but likely to hurt, and a task that this app does not know: another one's worker may."""
     found = list(facade(context).warnings_for(definition))
+    if source in UNDONE_BY:
+        found.append(Problem("source", UNDONE_BY[source], "undone"))
     app = context.obj.app
     app.finalize()
     if definition.target_kind == "task" and definition.task not in app.tasks:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from chrono_beat.celery.commands.options import limit_option, machine_option, seconds, tenants_option
-from chrono_beat.celery.commands.output import ACTOR, as_json, command, root, table
+from chrono_beat.celery.commands.output import ACTOR, as_json, command, lines, root, table
 from chrono_beat.celery.commands.shown import first_line
 from chrono_beat.core.errors import InvalidInput, Problem
 
@@ -88,9 +88,7 @@ def show(context: click.Context, id: str, machine: bool) -> None:
     if machine:
         click.echo(as_json(found))
         return
-    for key, value in found.items():
-        if value not in ("", None):
-            click.echo(f"{key.ljust(20)} {value:.3f} s" if isinstance(value, float) else f"{key.ljust(20)} {value}")
+    lines({key: f"{value:.3f} s" if isinstance(value, float) else value for key, value in found.items()})
 
 
 @executions.command()

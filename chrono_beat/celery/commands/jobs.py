@@ -13,11 +13,12 @@ from chrono_beat.celery.commands.options import (
     job_argument,
     limit_option,
     machine_option,
+    missed_option,
     seconds,
     tenant_option,
     tenants_option,
 )
-from chrono_beat.celery.commands.output import ACTOR, as_json, command, going_on, local, table
+from chrono_beat.celery.commands.output import ACTOR, as_json, command, going_on, lines, local, table
 from chrono_beat.celery.commands.shown import (
     facade,
     facts,
@@ -35,10 +36,6 @@ STEP = 1_000
 """Instants of a backfill that are written at once."""
 
 MOST_FILLED = 1_000_000
-
-missed_option = click.option(
-    "--missed", default="nothing", show_default=True, type=click.Choice(["nothing", "latest", "all"]),
-    help="Which of what fell into the pause to run.")
 
 
 @click.group()
@@ -102,9 +99,7 @@ def show(context: click.Context, name: str, tenant: str | None, machine: bool) -
     if machine:
         click.echo(as_json({**told, "executions": history}))
         return
-    for key, value in told.items():
-        if value not in ("", None):
-            click.echo(f"{key.ljust(20)} {local(value, job.timezone) if key == 'next_run_at' else value}")
+    lines(told | {"next_run_at": next_run(job)})
     click.echo()
     table(
         ("due", "attempt", "state", "reason", "deliveries", "error"),
@@ -273,5 +268,7 @@ def backfill(
         click.echo(as_json({**done._asdict(), "created": created, "existing": existing}))
         return
     click.echo(f"{created:,} runs of {job} to be made up for, {existing:,} were there already")
+    if not created + existing:
+        click.echo("Its schedule names no instant in that time; an interval has none before its first run.")
     if done.go_on_from is not None:
         click.echo(f"{done.left_out:,} are left out; go on from {done.go_on_from:%Y-%m-%dT%H:%M:%SZ}")

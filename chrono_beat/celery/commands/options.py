@@ -35,7 +35,11 @@ tenants_option = click.option(
     "--tenant", "-t", default=None, metavar="SLUG", shell_complete=completion.tenants, help="Default: all tenants.")
 job_argument = click.argument("name", shell_complete=completion.jobs)
 machine_option = click.option("--json", "machine", is_flag=True, help="JSON instead of a table.")
-limit_option = click.option("--limit", default=100, show_default=True, type=click.IntRange(1, MOST_SHOWN))
+limit_option = click.option(
+    "--limit", default=100, show_default=True, type=click.IntRange(1, MOST_SHOWN), help="How many at most.")
+missed_option = click.option(
+    "--missed", default="nothing", show_default=True, type=click.Choice(["nothing", "latest", "all"]),
+    help="Which of what fell into the pause to run.")
 if_version_option = click.option(
     "--if-version", type=int, metavar="N", help="Only if the job is still at this version; exit status 4 if not.")
 

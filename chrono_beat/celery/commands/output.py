@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
@@ -16,6 +18,7 @@ from chrono_beat.core.errors import (
     InvalidInput,
     MisconfiguredError,
     NotFound,
+    NotYetVoidedWarning,
     Problem,
     QueueUnavailable,
     QuotaExceeded,
@@ -70,13 +73,19 @@ def command(function: F) -> F:
     @functools.wraps(function)
     def guarded(context: click.Context, *args: Any, **kwargs: Any) -> Any:
         try:
-            return function(context, *args, **kwargs)
+            with _untold() as untold:
+                done = function(context, *args, **kwargs)
+            if untold:
+                raise click.exceptions.Exit(TROUBLE)
+            return done
         except ChronoError as error:
             status = next(status for kind, status in _STATUS_OF if isinstance(error, kind))
             if isinstance(error, InvalidInput):
                 tell("Error", error.problems)
                 raise click.exceptions.Exit(status) from None
             fail(next((said for kind, said in _AWAY if isinstance(error, kind)), "") + str(error), status)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
         except Exception as error:
             extension = getattr(context.obj.app, "chrono_beat", None)
             why = None if extension is None else extension.root.database_trouble(error)
@@ -85,6 +94,28 @@ def command(function: F) -> F:
             fail(why, TROUBLE)
 
     return guarded      # type: ignore[return-value]
+
+
+@contextmanager
+def _untold() -> Iterator[list[str]]:
+    """Say what is saved and could not be told to Redis as people read it; yields a list of these.
+
+    Invariant 7: such a call promises nothing until it is repeated, so its exit status is not "done".
+    """
+    found: list[str] = []
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+        warnings.simplefilter("always", NotYetVoidedWarning)
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **how: Any) -> None:
+            if issubclass(category, NotYetVoidedWarning):
+                found.append(str(message))
+                click.echo(f"Warning: {message}", err=True)
+            else:
+                others(message, category, *where, **how)
+
+        warnings.showwarning = show
+        yield found
 
 
 def tell(what: str, problems: Iterable[Problem]) -> None:
@@ -103,13 +134,36 @@ def as_json(value: Any) -> str:
     return json.dumps(value, default=other, ensure_ascii=False)
 
 
+def plain(value: Any) -> str:
+    """Write a value for people: instants in UTC, to the second; numbers to four digits; "" for none."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}Z"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {plain(part) or 'none'}" for key, part in value.items())
+    return ", ".join(value) if isinstance(value, (list, tuple)) else str(value)
+
+
+def lines(facts: Mapping[str, Any]) -> None:
+    """Print what has a value, a line each."""
+    width = max(map(len, facts), default=0)
+    for key, value in facts.items():
+        if value not in ("", None):
+            click.echo(f"{key.ljust(width)}  {plain(value)}")
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows under headings, each column as wide as its widest cell."""
-    cells = [[*headings], *([str(cell) if cell is not None else "" for cell in row] for row in rows)]
+    """Print rows under headings, each column as wide as its widest cell; says so where there are none."""
+    cells = [[*headings], *([plain(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     for number, row in enumerate(cells):
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         click.echo(click.style(line, bold=True) if number == 0 else line)
+    if len(cells) == 1:
+        click.echo("none")
 
 
 def local(instant: datetime | None, zone: str) -> str:

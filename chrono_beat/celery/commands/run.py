@@ -35,7 +35,7 @@ def chosen_roles(text: str) -> tuple[str, ...]:
 @click.option("--metrics-address", default="127.0.0.1", show_default=True, metavar="ADDRESS",
               help="Where that port listens; 0.0.0.0 for all of this host's addresses.")
 @click.option("-l", "--loglevel", default="INFO", show_default=True,
-              type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False))
+              type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False), help="What is logged.")
 @click.pass_context
 @command
 def run(

@@ -53,7 +53,7 @@ def shadow(context: click.Context, hours: float, tolerance: float, timezone: str
     else:
         for line in lines:
             click.echo(_said(line))
-        click.echo(f"{len(lines) - len(differ):,} of {len(lines):,} agree")
+        click.echo(f"{len(lines) - len(differ):,} of {len(lines):,} agree" if lines else "beat_schedule has no entries")
     if differ:
         raise click.exceptions.Exit(1)
 

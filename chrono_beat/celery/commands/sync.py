@@ -21,6 +21,8 @@ def sync(context: click.Context, no_prune: bool, machine: bool) -> None:
     if machine:
         click.echo(as_json(facts))
         return
+    for warning in facts.pop("warnings", ()):
+        click.echo(f"Warning: {warning}", err=True)
     for what, names in facts.items():
         listed = ", ".join(str(name) for name in names) if not isinstance(names, int) else str(names)
         click.echo(f"{what}: {listed or 'none'}")

@@ -1,14 +1,13 @@
 """``chrono tenants …``: list, show, create, update, pause, resume, move and delete tenants."""
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from chrono_beat.celery.commands.options import machine_option
-from chrono_beat.celery.commands.output import ACTOR, as_json, command, root, table
+from chrono_beat.celery.commands import completion
+from chrono_beat.celery.commands.options import all_of, limit_option, machine_option, missed_option
+from chrono_beat.celery.commands.output import ACTOR, as_json, command, going_on, lines, root, table
 
 FIELDS = ("slug", "name", "pool", "weight", "max_running", "paused", "max_jobs", "create_rate", "create_burst",
           "spread_seconds", "failure_threshold", "lateness_objective_seconds", "retention_days")
@@ -29,22 +28,22 @@ def facts(tenant: Any) -> dict[str, Any]:
     return {name: getattr(tenant, name) for name in FIELDS}
 
 
-def limit_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what a tenant may."""
-    options = (
-        click.option("--name", default=None, help="For people."),
-        click.option("--weight", default=None, type=int, help="Its share against other tenants."),
-        click.option("--max-running", default=None, type=int, help="Executions that run at once."),
-        click.option("--pool", default=None, help="Celery queue whose workers run its jobs; \"\" for the default one."),
-        click.option("--max-jobs", default=None, type=int, help="Jobs that are not over."),
-        click.option("--create-rate", default=None, type=float, help="Jobs created a second in the long run."),
-        click.option("--create-burst", default=None, type=int, help="Jobs created at once after a pause."),
-        click.option("--spread-seconds", default=None, type=int, help="Over how long its jobs' runs are spread."),
-        click.option("--failure-threshold", default=None, type=float, help="Share of failures above which retries wait."),
-        click.option("--lateness-objective-seconds", default=None, type=float),
-        click.option("--retention-days", default=None, type=int, help="For how long history is kept."),
-    )
-    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), function)
+slug_argument = click.argument("slug", shell_complete=completion.tenants)
+limit_options = all_of(
+    click.option("--name", default=None, help="For people."),
+    click.option("--weight", default=None, type=int, help="Its share against other tenants."),
+    click.option("--max-running", default=None, type=int, help="Executions that run at once."),
+    click.option("--pool", default=None, help="Celery queue whose workers run its jobs; \"\" for the default one."),
+    click.option("--max-jobs", default=None, type=int, help="Jobs that are not over."),
+    click.option("--create-rate", default=None, type=float, help="Jobs created a second in the long run."),
+    click.option("--create-burst", default=None, type=int, help="Jobs created at once after a pause."),
+    click.option("--spread-seconds", default=None, type=int, help="Over how long its jobs' runs are spread."),
+    click.option("--failure-threshold", default=None, type=float, help="Share of failures above which retries wait."),
+    click.option("--lateness-objective-seconds", default=None, type=float,
+                 help="p99 of lateness beyond which somebody is told; see the docs on alerts."),
+    click.option("--retention-days", default=None, type=int, help="For how long history is kept."),
+)
+"""What a tenant may."""
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +51,7 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 @tenants.command("list")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000))
+@limit_option
 @machine_option
 @click.pass_context
 @command
@@ -67,7 +66,7 @@ def list_tenants(context: click.Context, limit: int, machine: bool) -> None:
 
 
 @tenants.command()
-@click.argument("slug")
+@slug_argument
 @machine_option
 @click.pass_context
 @command
@@ -77,15 +76,13 @@ def show(context: click.Context, slug: str, machine: bool) -> None:
     if machine:
         click.echo(as_json({"slug": slug, **found}))
         return
-    for key, value in found.items():
-        if value is not None:
-            click.echo(f"{key.ljust(22)} {value}")
+    lines(found)
 
 
 def writing(name: str, help_text: str, done: str) -> None:
     """Add a command that writes a tenant's share and limits."""
     @tenants.command(name, help=help_text)
-    @click.argument("slug")
+    @slug_argument
     @limit_options
     @machine_option
     @click.pass_context
@@ -100,7 +97,7 @@ writing("update", "Change a tenant's share and limits; what is not given stays."
 
 
 @tenants.command()
-@click.argument("slug")
+@slug_argument
 @click.pass_context
 @command
 def pause(context: click.Context, slug: str) -> None:
@@ -109,19 +106,19 @@ def pause(context: click.Context, slug: str) -> None:
 
 
 @tenants.command()
-@click.argument("slug")
-@click.option("--missed", default=None, help='What fell into the pause: "latest" or "all". Default: nothing.')
+@slug_argument
+@missed_option
 @click.option("--limit", default=1_000, show_default=True, type=int, help="How many of a job --missed all runs.")
 @click.pass_context
 @command
-def resume(context: click.Context, slug: str, missed: str | None, limit: int) -> None:
+def resume(context: click.Context, slug: str, missed: str, limit: int) -> None:
     """Let a tenant's jobs fire again from now on."""
-    facade(context).resume(slug, missed=missed, limit=limit, actor=ACTOR)
+    facade(context).resume(slug, missed=None if missed == "nothing" else missed, limit=limit, actor=ACTOR)
     click.echo(f"resumed {slug}")
 
 
 @tenants.command()
-@click.argument("slug")
+@slug_argument
 @click.argument("pool")
 @click.pass_context
 @command
@@ -131,7 +128,7 @@ def move(context: click.Context, slug: str, pool: str) -> None:
 
 
 @tenants.command()
-@click.argument("slug")
+@slug_argument
 @click.confirmation_option(prompt="Delete the tenant with all its jobs?")
 @click.pass_context
 @command
@@ -142,5 +139,4 @@ def delete(context: click.Context, slug: str) -> None:
 
 def _say(done: str, running: Any) -> None:
     click.echo(done)
-    for delivery in running or ():
-        click.echo(f"{delivery.execution_id} runs on {delivery.worker} and goes on")
+    going_on(running)

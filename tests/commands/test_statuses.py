@@ -1,0 +1,173 @@
+"""What a program that runs ``celery -A proj chrono …`` gets told by the exit status, and a shell that asks for completions."""
+import json
+import re
+import runpy
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+from click.shell_completion import BashComplete
+from django.db import OperationalError
+
+from chrono_beat.celery.commands import chrono, completion, options, output, progress
+from chrono_beat_django import jobs, wiring
+from chrono_beat_django.models import Execution, Job, Tenant
+from tests.commands.conftest import app
+from tests.commands.test_commands import AwayQueue
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+GHOST = "6f9a1f0e-3d52-4f0b-9c3e-0a4c5b6d7e8f:20260107T120000Z:1"
+LINES = (
+    (0, "jobs list"), (0, "executions list"), (0, "dead list"), (0, "alerts list"), (0, "tenants list"), (0, "keys list"),
+    (0, "forecast"), (0, "transitions"), (0, "zones"), (0, "sync"), (0, "top"), (0, "import beat-schedule"), (0, "shadow"),
+    (1, "doctor"), (1, f"dead replay {GHOST}"), (1, "jobs delete nightly"), (1, "tenants delete default"),
+    (2, "jobs"), (2, "jobs create x"), (2, "jobs create x --every soon"), (2, "jobs create x --task t --cron 61"),
+    (2, "jobs update nightly"), (2, "jobs update nightly --priority 11"), (2, "jobs list --limit 0"), (2, "jobs history"),
+    (2, "jobs preview nightly --count 0"), (2, "jobs backfill nightly yesterday today"), (2, "jobs resume nightly --missed some"),
+    (2, "executions list --state runing"), (2, "dead replay"), (2, "alerts mute --kind mised"), (2, "top --by luck"),
+    (2, "keys create default --scope everything"), (2, "tenants create x --weight 0"), (2, "forecast --hours 0"),
+    (2, "transitions --zone Mars/Base"), (2, "import crontab"), (2, "run --roles dance"),
+    (3, "jobs show ghost"), (3, "jobs update ghost --priority 1"), (3, "jobs pause ghost"), (3, "jobs resume ghost"),
+    (3, "jobs trigger ghost"), (3, "jobs delete ghost --yes"), (3, "jobs preview ghost"), (3, "jobs history ghost"),
+    (3, "jobs backfill ghost 2026-01-01T00:00Z 2026-01-02T00:00Z"), (3, "jobs create x --task t --every 1h --tenant nobody"),
+    (3, f"executions show {GHOST}"), (3, f"executions cancel {GHOST}"), (3, "tenants show nobody"),
+    (3, "tenants update nobody --weight 2"), (3, "tenants pause nobody"), (3, "keys revoke nothing"), (3, "alerts close 1"),
+    (3, "alerts unmute 1"),
+    (4, "jobs create nightly --task t --every 1h"), (4, "jobs update nightly --if-version 7 --priority 1"),
+    (4, "jobs update nightly --rename taken"), (4, "executions cancel LAST"), (4, "tenants create default"),
+    (4, "jobs create x --tenant full --task t --every 1h"),
+)
+
+
+def test_every_command_leaves_with_the_status_of_the_table(run, nightly):
+    """One life for all lines: none of them changes what the others are about."""
+    jobs.create(name="taken", task="t", every=3_600)
+    jobs.trigger(nightly)
+    Execution.objects.update(state="succeeded", finished_at="2026-01-01T00:00:00Z")
+    Tenant.objects.create(slug="full", max_jobs=0)
+    last = Execution.objects.get().id
+
+    for status, line in LINES:
+        run(*line.replace("LAST", last).split(" "), status=status)
+
+    assert {status for status, _ in LINES} == {*output.STATUSES}
+    assert Job.objects.count() == 2
+
+
+def test_the_statuses_stand_in_the_documentation_as_they_are():
+    text = (DOCS / "commands.rst").read_text(encoding="utf-8")
+    for status, meaning in output.STATUSES.items():
+        assert re.search(rf"^{status} +{re.escape(meaning)}$", text, re.MULTILINE), status
+
+
+def test_what_does_not_answer_is_trouble(run, nightly, monkeypatch):
+    with wiring.override(queue=AwayQueue()):
+        assert "Redis could not be told" in run("jobs", "update", "nightly", "--priority", "1", status=1)
+
+    def refuse(*_, **__):
+        raise OperationalError("no such table: chrono_job")
+
+    monkeypatch.setattr(jobs, "list", refuse)
+    assert "Error: the database has not the tables of this release: run manage.py migrate" in run("jobs", "list", status=1)
+
+
+def completions(*words):
+    """What a shell is offered for the last of the words."""
+    group = click.Group("celery", commands={"chrono": chrono}, params=[click.Option(["-A", "--app"])])
+    complete = BashComplete(group, {"obj": SimpleNamespace(app=app)}, "celery", "_CELERY_COMPLETE")
+    return [item.value for item in complete.get_completions(["chrono", *words[:-1]], words[-1])]
+
+
+def test_commands_options_choices_tenants_and_jobs_complete(queue):
+    Tenant.objects.create(slug="acme")
+    for number in range(3):
+        jobs.create(name=f"nightly {number}", task="t", every=3_600, tenant="acme")
+    jobs.create(name="hourly", task="t", every=3_600)
+
+    assert completions("jobs", "up") == ["update"]
+    assert "--exclusion-group" in completions("jobs", "create", "x", "--ex")
+    assert completions("jobs", "create", "x", "--misfire", "") == ["skip", "latest", "all"]
+    assert completions("jobs", "list", "--tenant", "a") == ["acme"]
+    assert completions("jobs", "show", "") == ["hourly"]
+    assert completions("jobs", "show", "--tenant", "acme", "night") == [f"nightly {number}" for number in range(3)]
+
+
+def test_completion_is_bounded_and_a_database_that_is_away_completes_nothing(queue, monkeypatch):
+    jobs.create(name="hourly", task="t", every=3_600)
+    jobs.create(name="daily", task="t", every=86_400)
+    monkeypatch.setattr(completion, "MOST", 1)
+    assert completions("jobs", "show", "") == ["daily"]
+
+    monkeypatch.setattr(jobs, "list", lambda *_, **__: 1 / 0)
+    assert completions("jobs", "show", "") == []
+
+
+def test_progress_is_for_people_at_a_terminal_alone(monkeypatch, capsys):
+    with progress.bar("work", machine=False, total=3) as went:              # standard error is a file here
+        went()
+    assert capsys.readouterr() == ("", "")
+
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with progress.bar("work", machine=True, total=3) as went:
+        went()
+    assert capsys.readouterr() == ("", "")
+    with progress.bar("work", machine=False, total=3) as went:
+        went(2, total=4)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "work" in told.err and "2/4" in told.err
+
+
+def test_a_backfill_goes_on_in_steps_up_to_its_limit(run, nightly, monkeypatch):
+    monkeypatch.setattr("chrono_beat.celery.commands.jobs.STEP", 4)
+    line = ["jobs", "backfill", "nightly", "2025-01-01T00:00Z", "2025-01-11T00:00Z", "--limit", "9", "--json"]
+
+    told = json.loads(run(*line))
+
+    assert (told["created"], told["existing"], told["left_out"]) == (9, 0, 1)
+    assert Execution.objects.count() == 9
+    assert json.loads(run(*line))["existing"] == 9
+
+
+def commands(group, path=()):
+    """(words, command) of everything that can be run."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+EXAMPLES = [shlex.split(line.partition("chrono ")[2]) for line in re.findall(
+    r"^ +\$ celery -A proj (chrono .+)$", (DOCS / "commands.rst").read_text(encoding="utf-8"), re.MULTILINE)]
+
+
+def test_every_command_has_an_example_in_the_documentation_and_every_example_is_one():
+    shown = set()
+    for words in EXAMPLES:
+        group, context = chrono, click.Context(chrono)
+        while isinstance(group, click.Group):
+            group, context = group.commands[words[0]], context
+            shown.add(words[0]) if not isinstance(group, click.Group) else None
+            path, words = words[0], words[1:]
+        group.make_context(path, words)                             # refuses an option or an argument that is none
+    leaves = {words for words, _ in commands(chrono)}
+    exampled = {words for words in leaves if any(tuple(given[:len(words)]) == words for given in EXAMPLES)}
+    assert exampled == leaves
+
+
+def test_every_option_stands_in_the_documentation_with_what_it_does():
+    for words, command in commands(chrono):
+        assert command.help, words
+        assert all(option.help for option in command.params if isinstance(option, click.Option)), words
+    page = runpy.run_path(str(DOCS / "write_options.py"))["page"]()
+    assert (DOCS / "options.rst").read_text(encoding="utf-8") == page, "run python docs/write_options.py"
+
+
+def test_the_table_of_options_has_no_flag_twice():
+    flags = [said.flag for said in options.TABLE.values()]
+    assert len({*flags}) == len(flags)
