@@ -7,6 +7,7 @@ is parsed, so a cycle or a missing library cannot hide a breach.
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -223,3 +224,10 @@ def test_continuous_integration_runs_the_command_that_the_readme_gives():
 
     assert len(commands) == 1
     assert commands[0] in (ROOT / ".ci/run").read_text().splitlines()
+
+
+def test_each_file_of_tests_has_a_name_of_its_own():
+    """The folders of tests are no packages, so pytest collects only one of two files with the same name."""
+    count = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+
+    assert [name for name, times in count.items() if times > 1] == []

@@ -188,7 +188,7 @@ class Faults:
         """Kill a child of a prefork worker, as the kernel does when memory is short. Celery gives a worker up whose first child
         is gone when it begins to work, so those that only start are let alone."""
         able = [(process, child) for process in self._site.named("worker")
-                if process.name not in self._touched and process.age_seconds > GROWN_UP_SECONDS
+                if process.name not in self._touched and self._grown_up(process)
                 for child in children(process.popen.pid)]
         if not able:
             return
@@ -198,6 +198,9 @@ class Faults:
             os.kill(child, signal.SIGKILL)
         except ProcessLookupError:
             pass
+
+    def _grown_up(self, process: Process) -> bool:
+        return process.age_seconds > GROWN_UP_SECONDS and " ready." in process.told()
 
     # -- Redis --------------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,8 @@ def workers_of(*pools):
 
 def stats(site):
     worker = site.workers[0]
-    found = client_app(site).control.inspect(destination=[worker.name], timeout=5).stats()
+    with client_app(site).connection() as connection:          # a pooled one may be cut by what another test did to Redis
+        found = client_app(site).control.inspect(destination=[worker.name], timeout=5, connection=connection).stats()
     return found[worker.name]["chrono_beat"]
 
 
