@@ -20,6 +20,7 @@ import django.db
 from django.apps import apps
 from django.db import connections, router
 
+from chrono_beat import tracing
 from chrono_beat.core.callback import HttpTarget
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import MisconfiguredError, QueueUnavailable
@@ -139,6 +140,8 @@ def services(
     _check_layout()
     member = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     clock, jobs_side, redis_side, settings = SystemClock(), store(), queue(), config()
+    if tracing.installed():
+        redis_side = tracing.TracedQueue(redis_side)
     made: dict[str, Sequence[Service]] = {}
     owned: Callable[[], Sequence[int]] | None = None
     if "dispatch" in roles:

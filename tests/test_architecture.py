@@ -24,6 +24,7 @@ LAYERS = {
     "chrono_beat.core": (0, "core"),
     "chrono_beat.ports": (1, "ports"),
     "chrono_beat.telemetry": (1, "telemetry"),
+    "chrono_beat.tracing": (1, "tracing"),
     "chrono_beat.host_clock": (1, "host_clock"),
     "chrono_beat.words": (1, "words"),
     "chrono_beat.services": (2, "services"),

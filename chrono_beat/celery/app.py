@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.imports import symbol_by_name
 
-from chrono_beat.celery import http_task
+from chrono_beat.celery import http_task, traced_runs
 from chrono_beat.celery.amqp import intercepting
 from chrono_beat.celery.eta import revoking
 from chrono_beat.celery.worker.metrics_step import OPTIONS, MetricsStep
@@ -123,6 +123,7 @@ def _prepare(app: Celery) -> None:
     app.steps["worker"].add(MetricsStep)
     app.user_options["worker"].update(OPTIONS)
     http_task.register(app)
+    traced_runs.watch()
 
 
 def _load(name: str) -> Any:
