@@ -260,6 +260,11 @@ def importing() -> Any:
     return _above("importing")
 
 
+def shadowing() -> Any:
+    """Return what lets shadows go live, :mod:`chrono_beat_django.shadowing`."""
+    return _above("shadowing")
+
+
 def deployment_figures() -> Any:
     """Return figures of the whole deployment, for a thread that ends after it; see
     :func:`chrono_beat_django.dashboard.deployment.figures`."""

@@ -112,7 +112,7 @@ def warnings_for(kind: str, url: str, concurrency: str) -> list[Problem]:
         return [Problem("url", "is not encrypted: whoever is on the way reads the body and the headers, secrets included. "
                                "Use https", "not_encrypted")]
     if kind == "shadow":
-        return [Problem("target_kind", "it fires without sending anything; chrono shadow go-live ends that", "shadow")]
+        return [Problem("target_kind", "it fires without sending anything; chrono jobs go-live ends that", "shadow")]
     if kind == "message":
         weaker = "" if concurrency == "allow" else f', so "{concurrency}" does not see whether the last one still runs'
         return [Problem("queue", "the execution has succeeded as soon as the broker has the message: no lease, no limit of "

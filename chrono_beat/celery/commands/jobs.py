@@ -1,7 +1,8 @@
-"""``chrono jobs …``: list, show, history, preview, pause, resume, trigger, backfill, delete; create and update are beside."""
+"""``chrono jobs …``: list, show, history, preview, go-live, pause, resume, trigger, backfill, delete; the others are beside."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -18,7 +19,7 @@ from chrono_beat.celery.commands.options import (
     tenant_option,
     tenants_option,
 )
-from chrono_beat.celery.commands.output import ACTOR, as_json, command, going_on, lines, local, table
+from chrono_beat.celery.commands.output import ACTOR, TROUBLE, as_json, command, going_on, lines, local, root, table
 from chrono_beat.celery.commands.shown import (
     facade,
     facts,
@@ -30,7 +31,7 @@ from chrono_beat.celery.commands.shown import (
     state,
     target_text,
 )
-from chrono_beat.core.errors import InvalidInput, Problem
+from chrono_beat.core.errors import Conflict, InvalidInput, Problem
 
 STEP = 1_000
 """Instants of a backfill that are written at once."""
@@ -181,6 +182,41 @@ def pause(context: click.Context, name: str, tenant: str | None, note: str, mach
     """Stop firing a job until it is resumed."""
     job = facade(context).pause(find(context, tenant, name), note=note, actor=ACTOR)
     answer(context, machine, f"paused {job}", job)
+
+
+@jobs.command("go-live")
+@click.argument("names", nargs=-1, shell_complete=completion.jobs)
+@tenant_option
+@click.option("--all", "every", is_flag=True, help="All shadows of the tenant instead of names.")
+@machine_option
+@click.pass_context
+@command
+def go_live(context: click.Context, names: Sequence[str], tenant: str | None, every: bool, machine: bool) -> None:
+    """Let shadows send their tasks from their next occurrence on; end the entry of the old scheduler at the same time.
+
+    One that fires within ten seconds is left a shadow. Exit status 1 where any was; the others are live.
+    """
+    if bool(names) == every:
+        raise InvalidInput(Problem("name", "give names of jobs, or --all"))
+    shadowing = root(context).shadowing()
+    chosen = shadowing.shadows(tenant or root(context).config().default_tenant) if every else [
+        find(context, tenant, name) for name in names]
+    live, refused = [], {}
+    for job in chosen:
+        try:
+            live.append(shadowing.go_live(job, actor=ACTOR))
+        except (Conflict, InvalidInput) as error:
+            refused[str(job)] = str(error)
+    if machine:
+        click.echo(as_json({"live": [facts(facade(context), job) for job in live], "refused": refused}))
+    for job in () if machine else live:
+        click.echo(f"{job} is live, next run {next_run(job)}")
+    for why in () if machine else refused.values():
+        click.echo(f"Error: {why}", err=True)
+    if refused:
+        raise click.exceptions.Exit(TROUBLE)
+    if not (live or machine):
+        click.echo("no shadow is left")
 
 
 @jobs.command()
