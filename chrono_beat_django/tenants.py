@@ -9,6 +9,7 @@ tasks, which have no job, wait through a pause and run after it.
 """
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -17,13 +18,13 @@ from typing import NamedTuple
 from django.db import connections, transaction
 from django.db.models import QuerySet
 
-from chrono_beat.core import ids
+from chrono_beat.core import ids, lifecycle
 from chrono_beat.core.deliveries import Running
 from chrono_beat.core.errors import Conflict, NotYetVoidedWarning, QueueUnavailable
 from chrono_beat.core.records import GONE_VERSION, Void
 from chrono_beat_django import backfill, control, wiring
 from chrono_beat_django.jobs import plan_anew
-from chrono_beat_django.models import Job, PendingVoid, Tenant
+from chrono_beat_django.models import Execution, Job, PendingVoid, Tenant
 from chrono_beat_django.store import definitions as store
 from chrono_beat_django.tenant_limits import create, lane_of, tell_limits, update
 from chrono_beat_django.tenant_usage import Usage, usage
@@ -147,14 +148,26 @@ def delete(tenant: Tenant | str, *, actor: str | None = None) -> Sequence[Runnin
     while True:
         for batch in _batches(slug, finished=True):
             _delete_jobs(batch, actor)
+        _cancel_eta_tasks(slug, actor)
         with transaction.atomic(using=store.alias()):
             found = store.lock_tenant(slug)               # jobs are created under this lock
             if not Job.objects.using(store.alias()).filter(tenant=slug).exists():
+                _cancel_eta_tasks(slug, actor)
                 found.delete()
                 break
     # Its copies are void: the draw drops them, and the streams go with the last one.
     tell_limits(Tenant(slug=slug), ids.to_us(found.updated_at) + 1)
     return running
+
+
+def _cancel_eta_tasks(slug: str, actor: str | None) -> None:
+    """Cancel what waits without a job."""
+    waiting = Execution.objects.using(store.alias()).filter(
+        tenant=slug, state__in=lifecycle.OPEN, cancel_requested_at=None, task__gt="")
+    while batch := waiting[:BATCH]:
+        for execution in batch:
+            with contextlib.suppress(Conflict):           # it has ended meanwhile
+                control.cancel(execution, actor=actor)
 
 
 def _slug(tenant: Tenant | str) -> str:

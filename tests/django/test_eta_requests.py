@@ -8,7 +8,7 @@ from django.db import OperationalError, transaction
 from chrono_beat.core import ids
 from chrono_beat.core.errors import QuotaExceeded, StoreUnavailable
 from chrono_beat.core.eta import EtaTask
-from chrono_beat_django import dead_letters, eta, executions, wiring
+from chrono_beat_django import dead_letters, eta, executions, tenants, wiring
 from chrono_beat_django.models import Execution, Tenant
 from chrono_beat_django.store.definitions import UnknownTenant
 from tests.django.fakes import RecordingQueue
@@ -92,6 +92,18 @@ def test_a_revoke_that_is_rolled_back_tells_nobody():
         1 / 0  # noqa: B018
 
     assert told == [] and not Execution.objects.get().cancel_requested_at
+
+
+def test_those_of_a_deleted_tenant_are_cancelled_and_no_others():
+    Tenant.objects.create(slug="gone")
+    keys = [eta.add(task(f"gone {number}", tenant="gone")) for number in range(3)]
+    ended, other = eta.add(task("ended", tenant="gone")), eta.add(task())
+    Execution.objects.filter(id=ended).update(state="succeeded", finished_at=ids.from_us(1))
+
+    tenants.delete("gone", actor="ann")
+
+    assert set(Execution.objects.exclude(cancel_requested_at=None).values_list("id", flat=True)) == set(keys)
+    assert other not in keys and not Tenant.objects.filter(slug="gone").exists()
 
 
 def test_r151_a_dead_letter_without_a_job_is_replayed_with_its_own_message():

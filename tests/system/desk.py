@@ -16,6 +16,7 @@ def main() -> None:
     from django.db import close_old_connections, transaction
 
     from chrono_beat_django import jobs
+    from example.celery import app
 
     def create(definitions):
         with transaction.atomic():
@@ -42,8 +43,17 @@ def main() -> None:
     def replay(letter):
         return jobs.replay(letter).id
 
-    requests = {"create": create, "create_at": create_at, "delete": delete, "backfill": backfill, "trigger": trigger,
-                "update": update, "replay": replay}
+    def send(task, subject, queue, seconds):
+        return app.send_task(task, [subject], countdown=seconds, queue=queue).id
+
+    def told(task_id):
+        result = app.AsyncResult(task_id)
+        return [result.state, result.result if result.ready() else None]
+
+    requests = {
+        "create": create, "create_at": create_at, "delete": delete, "backfill": backfill, "trigger": trigger,
+        "update": update, "replay": replay, "send": send, "told": told,
+    }
     for line in sys.stdin:
         request, arguments = json.loads(line)
         close_old_connections()

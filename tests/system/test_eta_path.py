@@ -1,0 +1,33 @@
+"""Celery messages for later on the whole path: from apply_async into the due index, to the worker, to the result backend."""
+import pytest
+
+from chrono_beat.testing.patience import eventually
+
+pytestmark = [pytest.mark.system, pytest.mark.redis, pytest.mark.postgres, pytest.mark.celery, pytest.mark.timeout(180)]
+
+
+def test_r119_messages_for_later_wait_in_the_database_and_run_once_from_a_pool_and_from_a_stock_queue(site):
+    """Those to a pool are drawn by its workers; those to another queue are handed over by the relay when they are due."""
+    site.dispatchers(1)
+    site.worker()
+    drawn, sent = (site.ask("send", task="shop.clean_up", subject=queue, queue=queue, seconds=12)
+                   for queue in ("chrono", "celery"))
+    rows = site.sql("SELECT * FROM chrono_execution WHERE kind = 'eta' ORDER BY celery_id")
+    assert {row["state"] for row in rows} == {"scheduled"} and len(rows) == 2
+    assert site.ask("told", task_id=drawn) == site.ask("told", task_id=sent) == ["PENDING", None]
+
+    def both():
+        told = [site.ask("told", task_id=task_id) for task_id in (drawn, sent)]
+        return told if all(state == "SUCCESS" for state, _ in told) else None
+
+    assert eventually(both, 60, what="both have run") == [
+        ["SUCCESS", f"{queue}: nothing left to clean"] for queue in ("chrono", "celery")]
+
+    def ended():
+        found = site.sql("SELECT * FROM chrono_execution WHERE kind = 'eta' ORDER BY due_at")
+        return found if all(row["finished_at"] for row in found) else None
+
+    rows = eventually(ended, 20, what="both have ended")
+    assert sorted((row["state"], row["reason"], row["deliveries"]) for row in rows) == [
+        ("succeeded", "", 1), ("succeeded", "handed_over", 1)]
+    assert all(row["started_at"] >= row["due_at"] for row in rows)
