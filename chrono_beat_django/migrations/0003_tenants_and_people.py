@@ -168,6 +168,7 @@ class Migration(migrations.Migration):
                 ('last_used_at', models.DateTimeField(blank=True, editable=False, null=True)),
             ],
             options={
+                'verbose_name': 'API key',
                 'db_table': 'chrono_api_key',
                 'ordering': ['tenant', 'id'],
                 'indexes': [models.Index(fields=['tenant'], name='chrono_api_key_tenant')],

@@ -73,6 +73,7 @@ class ApiKey(models.Model):
 
     class Meta:
         db_table = "chrono_api_key"
+        verbose_name = "API key"
         ordering = ["tenant", "id"]
         indexes = [models.Index(fields=["tenant"], name="chrono_api_key_tenant")]
 

@@ -1,0 +1,84 @@
+"""The admin's pages of alerts and mutes."""
+import pytest
+from django.contrib.auth.models import Permission, User
+
+from chrono_beat.core.config import Config
+from chrono_beat_django import alerts, wiring
+from chrono_beat_django.models import Alert, AlertMute, Tenant
+from tests.django import adminkit
+from tests.django.fakes import RecordingQueue
+
+pytestmark = pytest.mark.django_db
+ALERTS, MUTES = "/admin/chrono_beat/alert/", "/admin/chrono_beat/alertmute/"
+ada = pytest.fixture(adminkit.superuser)
+
+
+@pytest.fixture(autouse=True)
+def composition():
+    Tenant.objects.get_or_create(slug="acme")
+    with wiring.override(queue=RecordingQueue(), config=Config(partitions=8)):
+        yield
+
+
+def alert(**fields):
+    given = {"kind": "dead_letter", "tenant": "acme", "subject": "error", "text": "Executions failed"}
+    return Alert.objects.create(**given | fields)
+
+
+def act(client, name, *rows):
+    return client.post(ALERTS, {"action": name, "_selected_action": [row.id for row in rows]}, follow=True)
+
+
+def test_open_ones_are_listed_and_all_where_asked(ada):
+    alert()
+    alert(kind="no_owner", tenant="", subject="", text="2 partitions", closed_at="2026-01-01T00:00Z")
+
+    shown = ada.get(ALERTS).content.decode()
+    assert "Executions failed" in shown and "2 partitions" not in shown
+    assert "2 partitions" in ada.get(f"{ALERTS}?state=all").content.decode()
+    assert ada.get(f"{ALERTS}{Alert.objects.first().id}/change/").status_code == 200
+
+
+def test_they_are_closed_and_muted_by_whom(ada):
+    first, other = alert(), alert(subject="timeout")
+
+    assert "1 closed." in act(ada, "close_alerts", first).content.decode()
+    act(ada, "mute_alerts", other)
+
+    assert list(alerts.list()) == [other]
+    mute = AlertMute.objects.get()
+    assert (mute.kind, mute.tenant, mute.subject, mute.created_by) == ("dead_letter", "acme", "timeout", "ada")
+    assert mute.until > mute.created_at
+
+
+def test_who_may_only_look_finds_no_action(client):
+    user = User.objects.create_user("eve", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=("view_alert", "view_alertmute")))
+    client.force_login(user)
+    row = alert()
+
+    assert "close_alerts" not in client.get(ALERTS).content.decode()
+    act(client, "close_alerts", row)
+    assert not Alert.objects.get().closed_at
+    assert client.get(f"{MUTES}add/").status_code == 403
+
+
+def test_a_mute_is_made_with_its_maker_and_removed_again(ada):
+    made = ada.post(f"{MUTES}add/", {"kind": "lateness", "tenant": "acme", "subject": "", "hours": "2", "note": "known"})
+    assert made.status_code == 302, made.context["adminform"].form.errors
+
+    mute = AlertMute.objects.get()
+    assert (mute.kind, mute.tenant, mute.note, mute.created_by) == ("lateness", "acme", "known", "ada")
+    assert mute.until is not None
+    assert "lateness acme" in ada.get(MUTES).content.decode()
+    assert ada.get(f"{MUTES}{mute.id}/change/").status_code == 200
+    ada.post(f"{MUTES}{mute.id}/delete/", {"post": "yes"})
+    assert not AlertMute.objects.exists()
+
+
+@pytest.mark.parametrize("typed", [{}, {"kind": "none of these", "hours": "1"}, {"kind": "lateness", "hours": "0"}])
+def test_a_mute_of_everything_for_ever_or_of_nonsense_is_refused(ada, typed):
+    refused = ada.post(f"{MUTES}add/", {"kind": "", "tenant": "", "subject": "", "hours": "", "note": ""} | typed)
+
+    assert refused.status_code == 200 and refused.context["adminform"].form.errors
+    assert not AlertMute.objects.exists()
