@@ -175,7 +175,13 @@ def _workers() -> Iterator[Finding]:
     relays = relay_pool(wiring.config())
     workers = [report for report in reports if list(report.pools) != [relays]]
     drawn = {pool for report in reports for pool in report.pools}
-    unserved = sorted(_pools_in_use() - drawn)
+    used = _pools_in_use()
+    if relays in used - drawn:
+        yield Finding(
+            "relay", BAD, "jobs have a message or shadow target, and no live relay draws them",
+            "start chrono run with the role relay",
+        )
+    unserved = sorted(used - drawn - {relays})
     if unserved:
         yield Finding(
             "workers", BAD, f"no live worker draws {_named(unserved)}",

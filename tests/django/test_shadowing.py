@@ -12,7 +12,7 @@ from chrono_beat.celery.commands import chrono
 from chrono_beat.core import ids, imports
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import Conflict
-from chrono_beat_django import jobs, shadowing, wiring
+from chrono_beat_django import doctor, jobs, shadowing, wiring
 from chrono_beat_django.importing import bring_in
 from chrono_beat_django.models import Execution, Job, JobEvent, Tenant
 from tests.django.fakes import RecordingQueue
@@ -104,3 +104,15 @@ def test_the_command_takes_names_or_all_and_tells_which_were_too_near(clock):
     assert done.exit_code == 0 and "default/poll is live, next run" in done.output
     assert "no shadow is left" in run("--all").output
     assert {jobs.definition_of(job).target_kind for job in Job.objects.all()} == {"task"}
+
+
+def test_the_doctor_names_the_relay_that_shadows_lack(clock, monkeypatch):
+    def told(*pools):
+        reports = [SimpleNamespace(pools=pools, tasks=(), worker="relay", pool_class="relay")] if pools else []
+        monkeypatch.setattr(RecordingQueue, "workers", lambda self: reports, raising=False)
+        return {(finding.check, finding.level): finding for finding in doctor._workers()}
+
+    lacking = told()
+    assert "role relay" in lacking["relay", doctor.BAD].mend
+    assert not any("chrono.relay" in finding.mend for finding in lacking.values())
+    assert ("relay", doctor.BAD) not in told("chrono.relay")
