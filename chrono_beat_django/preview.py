@@ -1,22 +1,25 @@
 """The next runs of a job, for people who are about to save or to wait."""
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from chrono_beat.core import definition as definitions
-from chrono_beat.core import ids
+from chrono_beat.core import forecast, ids
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.errors import InvalidInput, Problem
+from chrono_beat.core.schedule import Schedule, preview_notes
 from chrono_beat.core.schedule import preview as core_preview
-from chrono_beat.core.schedule import preview_notes
 from chrono_beat.words import words
 from chrono_beat_django import wiring
 from chrono_beat_django.models import Job
 from chrono_beat_django.store import definitions as store
 
 MAX_PREVIEW = 1_000
+
+MOST_COUNTED = 10_000
+"""Jobs that are counted of a crowded minute."""
 
 
 class Preview(NamedTuple):
@@ -66,6 +69,20 @@ def preview_of(valid: JobDefinition, now: datetime, count: int) -> Preview:
         runs += (following,)
         following = schedule.next_after(following)
     seen = core_preview(schedule, now)
+    crowded = _crowded(valid, schedule, runs)
     return Preview(
-        runs, valid.timezone, tuple(preview_notes(schedule, now)), words(schedule),
-        {run.at: run.notes for run in seen.runs if run.notes}, tuple(warning.message for warning in seen.warnings))
+        runs, valid.timezone, (*preview_notes(schedule, now), *crowded), words(schedule),
+        {run.at: run.notes for run in seen.runs if run.notes}, (*(warning.message for warning in seen.warnings), *crowded))
+
+
+def _crowded(valid: JobDefinition, schedule: Schedule, runs: Sequence[datetime]) -> tuple[str, ...]:
+    """Propose a spread where the next run falls into a crowded minute. It asks the due index, up to a bound."""
+    if not runs or valid.schedule_kind not in ("cron", "celery") or valid.spread is not None:
+        return ()
+    minute = runs[0].replace(second=0, microsecond=0)
+    due = Job.objects.using(store.alias()).filter(
+        partition__in=range(wiring.config().partitions), next_run_at__gte=minute,
+        next_run_at__lt=minute + timedelta(minutes=1), paused=False)[:MOST_COUNTED].count()
+    following = runs[1] if len(runs) > 1 else schedule.next_after(runs[0])
+    said = forecast.advice(due, minute, None if following is None else following - runs[0])
+    return () if said is None else (said,)

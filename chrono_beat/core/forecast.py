@@ -233,6 +233,24 @@ def proposed_spread(executions: float, crowded: float = CROWDED) -> int | None:
     return next((spread for spread in SPREADS if executions / (spread / 60) <= crowded), SPREADS[-1])
 
 
+def advice(executions: int, at: datetime, gap: timedelta | None, crowded: float = CROWDED) -> str | None:
+    """Say in a sentence which spread would help a job that runs in a crowded minute; None where none would.
+
+    Args:
+        executions: how many are due in that minute, at least.
+        at: the minute, UTC.
+        gap: from this run of the job to its next; None where there is none. A spread is shorter than that.
+        crowded: executions a minute that are fine.
+    """
+    spread = proposed_spread(executions, crowded)
+    if spread is not None and gap is not None:
+        spread = max((each for each in SPREADS if each <= spread and each < gap.total_seconds()), default=None)
+    if spread is None:
+        return None
+    return (f"{at:%H:%M}Z is crowded: {executions:,} executions or more are due in that minute. A spread of {spread} seconds "
+            f"would leave about {executions * 60 // spread:,} a minute")
+
+
 def touches(schedule: Schedule, start: datetime, end: datetime) -> list[Touched]:
     """Return the clock changes in (start, end] that touch a schedule, in order (R059).
 

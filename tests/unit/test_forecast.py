@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chrono_beat.core.forecast import Busiest, Load, Runs, forecast, fullest, grouped, peaks, proposed_spread, touches
+from chrono_beat.core.forecast import Busiest, Load, Runs, advice, forecast, fullest, grouped, peaks, proposed_spread, touches
 from chrono_beat.core.schedule import CeleryCrontab, Cron, Interval
 from chrono_beat.core.zones import to_seconds
 
@@ -102,3 +102,16 @@ def test_r059_a_date_that_does_not_exist_is_skipped():
 
     [touched] = touches(samoa, datetime(2011, 12, 1, tzinfo=UTC), datetime(2012, 1, 15, tzinfo=UTC))
     assert touched.how == "skipped"
+
+
+@pytest.mark.parametrize(("executions", "gap", "said"), [
+    (500, None, None),
+    (2_000, timedelta(days=1), "A spread of 300 seconds would leave about 400 a minute"),
+    (4_100, None, "A spread of 900 seconds would leave about 273 a minute"),
+    (10_000, timedelta(minutes=30), "A spread of 900 seconds"),
+    (10_000, timedelta(minutes=5), None),
+])
+def test_a_spread_is_proposed_that_helps_and_ends_before_the_next_run(executions, gap, said):
+    found = advice(executions, datetime(2026, 1, 7, 3, tzinfo=UTC), gap)
+
+    assert found is None if said is None else said in found and found.startswith(f"03:00Z is crowded: {executions:,}")
