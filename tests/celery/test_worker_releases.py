@@ -69,3 +69,14 @@ def test_a_worker_of_another_pool_that_knows_the_task_is_no_help(site):
     assert site.events(eid) == []
     gold = site.publish("brand_new", "y", pool="chrono.gold")
     assert site.ending(gold).event == "succeeded"
+
+
+def test_no_worker_draws_the_relays_pool(site):
+    """A shadow's message lies there as a task like any other: run, it would be done twice."""
+    worker = site.worker("threads", 2, queues="chrono,chrono.relay")
+    hidden = site.publish("add", 1, 1, pool="chrono.relay")
+
+    assert site.ending(site.publish("add", 1, 2)).event == "succeeded"
+
+    assert stats(site, worker)["pools"] == ["chrono"] and site.events(hidden) == []
+    assert "chrono.relay is not drawn" in worker.text()

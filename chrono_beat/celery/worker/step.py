@@ -27,6 +27,7 @@ from chrono_beat.celery.worker.renewer import Renewer
 from chrono_beat.celery.worker.stops import Stops
 from chrono_beat.core.deliveries import RAN_REVOKED
 from chrono_beat.core.field_checks import is_pool
+from chrono_beat.core.targets import relay_pool
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,9 @@ class ChronoStep(bootsteps.StartStopStep):
             signals.worker_shutting_down.connect(self._on_shutting_down)
         else:
             self._deliverer.restart(c)
+        if relay_pool(self._beat.config) in c.app.amqp.queues.consume_from:
+            logger.warning("chrono_beat: %s is not drawn: it is the relay's, which `chrono run` has",
+                           relay_pool(self._beat.config))
         if not self._pools():
             logger.warning("chrono_beat: this worker draws nothing: none of its queues is %r or begins with %r",
                            self._beat.config.default_pool, self._beat.config.default_pool + ".")
@@ -137,9 +141,10 @@ class ChronoStep(bootsteps.StartStopStep):
     def _pools(self) -> list[str]:
         """Return the pools to draw, read anew each time: ``control add_consumer`` and ``cancel_consumer`` change
         them."""
-        default = self._beat.config.default_pool
+        default, relay = self._beat.config.default_pool, relay_pool(self._beat.config)
         names = list(self._consumer.app.amqp.queues.consume_from)
-        return sorted(name for name in names if is_pool(name, default))
+        # What lies in the relay's pool is to be sent, or of a shadow not even that: no worker runs it.
+        return sorted(name for name in names if is_pool(name, default) and name != relay)
 
     def _free_slots(self, own: int, own_accepted: int) -> int:
         """Return how many more deliveries the pool can begin at once.
