@@ -12,7 +12,8 @@ NEW = {"CHRONO_TEST_RELEASE": "new"}
 
 
 def stats(site, worker):
-    found = client_app(site).control.inspect(destination=[worker.name], timeout=5).stats()
+    with client_app(site).connection() as connection:          # a pooled one may be cut by what another test did to Redis
+        found = client_app(site).control.inspect(destination=[worker.name], timeout=5, connection=connection).stats()
     return found[worker.name]["chrono_beat"]
 
 

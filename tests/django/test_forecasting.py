@@ -79,7 +79,7 @@ def test_r053_the_projects_zone_setting_changes_no_plan(settings):
 
 
 def test_the_commands_say_it_to_people_and_to_programs():
-    assert "executions in 24 hours" in chrono_command("forecast").output
+    assert "executions in 24 h" in chrono_command("forecast").output
     assert len(json.loads(chrono_command("forecast", "--hours", "2", "--json").output)["total"]) == 120
     assert "once: its time comes twice" in chrono_command("transitions", "--year", "2026").output
     assert chrono_command("transitions", "--zone", "Mars/Base").exit_code == 2
