@@ -4,17 +4,10 @@ import time
 import pytest
 
 from chrono_beat.testing.patience import eventually
-from tests.celery.test_worker_endings import client_app
 
 pytestmark = pytest.mark.celery
 
 NEW = {"CHRONO_TEST_RELEASE": "new"}
-
-
-def stats(site, worker):
-    with client_app(site).connection() as connection:          # a pooled one may be cut by what another test did to Redis
-        found = client_app(site).control.inspect(destination=[worker.name], timeout=5, connection=connection).stats()
-    return found[worker.name]["chrono_beat"]
 
 
 def calls(site):
@@ -35,7 +28,7 @@ def test_half_of_the_workers_lack_a_new_task(site):
     assert time.monotonic() - begin < 5
     assert all(ending.event == "succeeded" and ending.deliveries == 1 for ending in endings)
     assert all(site.events(eid) == ["started", "succeeded"] for eid in eids)
-    assert sum(stats(site, worker)["unknown_tasks"] for worker in old) <= 30
+    assert sum(worker.stats()["unknown_tasks"] for worker in old) <= 30
     assert site.leases() == 0 and site.queue.parked(0, 10) == []
 
 
@@ -50,7 +43,7 @@ def test_r144_a_task_that_no_worker_knows_waits_without_a_busy_loop_until_one_co
     time.sleep(4)
 
     assert (calls(site) - before) / 4 < 30
-    assert sum(stats(site, worker)["unknown_tasks"] for worker in old) == 5
+    assert sum(worker.stats()["unknown_tasks"] for worker in old) == 5
     assert site.ending(site.publish("add", 1, 1)).event == "succeeded"       # nothing stands in the way of others
     site.worker("prefork", 1, **NEW)
     begin = time.monotonic()
@@ -79,5 +72,5 @@ def test_no_worker_draws_the_relays_pool(site):
 
     assert site.ending(site.publish("add", 1, 2)).event == "succeeded"
 
-    assert stats(site, worker)["pools"] == ["chrono"] and site.events(hidden) == []
+    assert worker.stats()["pools"] == ["chrono"] and site.events(hidden) == []
     assert "chrono.relay is not drawn" in worker.text()

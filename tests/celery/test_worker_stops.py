@@ -7,7 +7,6 @@ import pytest
 from chrono_beat.core.records import TenantLimits
 from chrono_beat.testing.patience import eventually
 from chrono_beat.testing.servers import RedisServer
-from tests.celery.test_worker_endings import client_app
 from tests.celery.workerkit import Site
 
 pytestmark = pytest.mark.celery
@@ -30,10 +29,7 @@ def workers_of(*pools):
 
 
 def stats(site):
-    worker = site.workers[0]
-    with client_app(site).connection() as connection:          # a pooled one may be cut by what another test did to Redis
-        found = client_app(site).control.inspect(destination=[worker.name], timeout=5, connection=connection).stats()
-    return found[worker.name]["chrono_beat"]
+    return site.workers[0].stats()
 
 
 @workers_of(*EVERY_POOL)

@@ -11,13 +11,6 @@ from chrono_beat.testing.patience import eventually
 pytestmark = [pytest.mark.redis, pytest.mark.celery]
 
 
-def stats(site, worker):
-    from celery import Celery
-
-    app = Celery("client", broker=site.broker)
-    return app.control.inspect(timeout=2).stats()[worker.name]["chrono_beat"]
-
-
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
 def test_rule10_what_a_rate_limit_held_back_is_drawn_anew_when_its_turn_comes(make_site, pool):
     """It runs once, at Celery's rate, under the new token; no attempt, no reap, no second start."""
@@ -32,7 +25,7 @@ def test_rule10_what_a_rate_limit_held_back_is_drawn_anew_when_its_turn_comes(ma
     assert {ending.deliveries for ending in endings} == {1}
     tokens = {note["n"]: note["token"] for note in site.journal("begin", name="limited")}
     assert tokens == {n: ending.token for n, ending in enumerate(endings)}
-    seen = stats(site, worker)
+    seen = worker.stats(timeout=2)
     assert (seen["drawn_anew"] > 0 or pool == "solo") and seen["refused"] == 0
     assert site.leases() == 0
 
@@ -85,7 +78,7 @@ def test_rule10_what_came_too_late_runs_at_the_next_draw_as_its_first_delivery(m
     assert site.ending(eid).deliveries == 1
     assert site.events(eid) == ["started", "succeeded"]
     assert len(site.journal("begin", name="late")) == 1
-    assert stats(site, worker)["given_back"] >= 1
+    assert worker.stats(timeout=2)["given_back"] >= 1
 
 
 def cancel(site, eid):

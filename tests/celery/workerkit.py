@@ -202,6 +202,17 @@ class Worker:
     def text(self):
         return self.log.read_text(errors="replace")
 
+    def stats(self, timeout=5):
+        """Return what ``inspect stats`` tells of chrono_beat.
+
+        Over a connection of its own: all apps of one broker URL share kombu's pool of connections, and those that lie in it
+        may have been cut by what another test did to Redis.
+        """
+        app = Celery("client", broker=self.site.broker)
+        with app.connection() as connection:
+            found = app.control.inspect(destination=[self.name], timeout=timeout, connection=connection).stats()
+        return found[self.name]["chrono_beat"]
+
     def signal(self, number):
         os.kill(self.pid, number)
 
