@@ -12,7 +12,6 @@ puts the next message in the place of this one. A child that dies in between has
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from datetime import tzinfo
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from kombu.utils.json import dumps
 
 from chrono_beat.celery import eta, plain
 from chrono_beat.celery.context import HEADER, running_request
+from chrono_beat.celery.patience import patiently
 from chrono_beat.core import ids
 from chrono_beat.core.config import Config
 from chrono_beat.core.deliveries import Hold
@@ -33,7 +33,6 @@ from chrono_beat.core.plain import is_plain
 logger = logging.getLogger(__name__)
 
 COUNTDOWN = "chrono_countdown"
-STORE_PAUSES_SECONDS = eta.STORE_PAUSES_SECONDS      # between attempts to store a retry while Redis cannot be reached
 
 
 class InterceptingAMQP:
@@ -163,7 +162,10 @@ class InterceptingAMQP:
     def _store_retry(self, header: Mapping[str, Any], note: Mapping[str, object]) -> None:
         beat = self.app.chrono_beat
         lane = ids.lane_of(header["tenant"], beat.config.lanes)
-        if not _patiently(beat, lane, Hold(header["eid"], header["token"]), note):
+        hold = Hold(header["eid"], header["token"])
+        stored = patiently(lambda: beat.queue.store_retry(lane, hold, note), QueueUnavailable,
+                           what=f"retry of {hold.execution_id} cannot be stored yet")
+        if not stored:
             logger.warning("retry of %s was not stored: its lease has passed to another delivery", header["eid"])
 
 
@@ -232,13 +234,3 @@ def _note(
     if countdown is None and headers.get("eta"):
         return {"eta_us": ids.to_us(plain.aware(headers["eta"], zone)), **note}
     return {"countdown_us": max(0, round((countdown or 0) * 1_000_000)), **note}
-
-
-def _patiently(beat: Any, lane: int, hold: Hold, note: Mapping[str, object]) -> bool:
-    for pause in STORE_PAUSES_SECONDS:
-        try:
-            return beat.queue.store_retry(lane, hold, note)
-        except QueueUnavailable as error:
-            logger.warning("retry of %s cannot be stored yet: %s", hold.execution_id, error)
-            time.sleep(pause)
-    return beat.queue.store_retry(lane, hold, note)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from kombu.utils.json import dumps
 
 from chrono_beat.celery import plain
 from chrono_beat.celery.context import HEADER
+from chrono_beat.celery.patience import patiently
 from chrono_beat.core import ids
 from chrono_beat.core.config import LEAST_ETA_SECONDS
 from chrono_beat.core.errors import ChronoError, InvalidInput, MisconfiguredError, Problem, StoreUnavailable
@@ -34,9 +34,6 @@ logger = logging.getLogger(__name__)
 
 SENT_WITH = ("exchange", "routing_key", "exchange_type", "delivery_mode", "priority")
 """Options of a message for a stock queue that the relay sends it with, beside the queue's name."""
-
-STORE_PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 4.0)
-"""Seconds between attempts to keep a retry."""
 
 _COLUMNS = frozenset({"id", "task", "retries", HEADER})
 _warned: set[str] = set()
@@ -132,7 +129,7 @@ def keep(
                 raise
             _warn_once(str(message.headers.get("task")), "a far countdown is not kept in the database: %s", refused)
             return False
-        _add(app, task, patiently=is_retry)
+        _add(app, task, is_retry=is_retry)
     except ChronoError as error:
         if not is_retry:
             raise
@@ -187,17 +184,12 @@ def _send_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _add(app: Any, task: EtaTask, *, patiently: bool) -> None:
+def _add(app: Any, task: EtaTask, *, is_retry: bool) -> None:
     root = _root(app)
-    for pause in STORE_PAUSES_SECONDS if patiently else ():
-        try:
-            root.eta().add(task)
-        except StoreUnavailable as error:
-            logger.warning("the retry of %s cannot be kept yet: %s", task.task_id, error)
-            time.sleep(pause)
-        else:
-            return
-    root.eta().add(task)
+    if is_retry:
+        patiently(lambda: root.eta().add(task), StoreUnavailable, what=f"the retry of {task.task_id} cannot be kept yet")
+    else:
+        root.eta().add(task)
 
 
 def _root(app: Any) -> Any:

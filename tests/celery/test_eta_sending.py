@@ -56,7 +56,7 @@ class Site:
 @pytest.fixture
 def site(monkeypatch):
     monkeypatch.setattr(eta, "_warned", set())
-    monkeypatch.setattr(eta, "STORE_PAUSES_SECONDS", (0, 0))
+    monkeypatch.setattr("chrono_beat.celery.patience.STORE_PAUSES_SECONDS", (0, 0))
     site = Site()
     yield site
     for queue in QUEUES:

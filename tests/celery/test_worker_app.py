@@ -189,7 +189,7 @@ def test_a_retry_at_an_instant_keeps_the_instant(app, running):
 
 
 def test_a_retry_waits_a_while_for_redis(app, running, monkeypatch):
-    monkeypatch.setattr("chrono_beat.celery.amqp.STORE_PAUSES_SECONDS", (0, 0, 0))
+    monkeypatch.setattr("chrono_beat.celery.patience.STORE_PAUSES_SECONDS", (0, 0, 0))
     app.chrono_beat.queue.failures = 2
 
     with pytest.raises(Retry):
