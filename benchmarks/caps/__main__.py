@@ -1,12 +1,10 @@
 """Kill workers and children of workers, and count what runs; ``python -m benchmarks.caps --help``."""
 import argparse
-import json
 import time
 from collections import Counter
-from pathlib import Path
 
 from benchmarks.caps.site import CAPS, CapsSite
-from benchmarks.chaos.__main__ import drain, keep, show
+from benchmarks.chaos.command import add_options, carry_out, drain, show
 
 KINDS = ("worker_killed", *["child_killed"] * 9)
 """What is done in turn, in an order that the seed shuffles; a worker takes seconds to come back."""
@@ -18,9 +16,7 @@ WARM_UP_SECONDS = 2.0
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.caps", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="how many workers or children of workers are killed")
-    parser.add_argument("--seed", type=int, default=1, help="of the bodies' lengths and the kills")
-    parser.add_argument("--json", action="store_true", help="only the JSON object, as the last line")
-    parser.add_argument("--keep", metavar="DIRECTORY", help="where to leave the evidence: logs, bodies, rows")
+    add_options(parser, seeds="the bodies' lengths and the kills", evidence="logs, bodies, rows")
     args = parser.parse_args()
     if args.kills < 1:
         parser.error("--kills must be positive")
@@ -29,18 +25,7 @@ def parse_arguments():
 
 def main():
     args = parse_arguments()
-    site = CapsSite()
-    try:
-        result = run(site, args)
-    finally:
-        if args.keep:
-            keep(site, Path(args.keep))
-        site.close()
-    if not args.json:
-        for name, value in result.items():
-            print(f"{name:22} {value}")
-    print(json.dumps(result))
-    return 1 if result["verdict"] == "invalid" else 0
+    return carry_out(CapsSite(), args, lambda site: run(site, args))
 
 
 def run(site, args):

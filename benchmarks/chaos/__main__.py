@@ -1,28 +1,22 @@
 """Torment a deployment and judge what it did; ``python -m benchmarks.chaos --help``."""
 import argparse
-import contextlib
 import json
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
+from benchmarks.chaos.command import add_options, carry_out, drain, show
 from benchmarks.chaos.site import ChaosSite
 
 WARM_UP_SECONDS = 4.0
 TICK_SECONDS = 0.1
-DRAIN_SECONDS = 120.0
-SHOWN = 12
-"""Findings of a kind that are printed."""
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long things go wrong")
-    parser.add_argument("--seed", type=int, default=1, help="of jobs, calls and faults")
     parser.add_argument("--faults", metavar="KINDS", help="comma-separated; only these kinds, or, after a minus, all but these")
-    parser.add_argument("--json", action="store_true", help="only the JSON object, as the last line")
-    parser.add_argument("--keep", metavar="DIRECTORY", help="where to leave the evidence: logs, bodies, rows, faults")
+    add_options(parser, seeds="jobs, calls and faults", evidence="logs, bodies, rows, faults")
     args = parser.parse_args()
     if args.minutes <= 0:
         parser.error("--minutes must be positive")
@@ -36,18 +30,7 @@ def main():
         print(f"{time.time() - began:7.1f} s  {text}", file=sys.stderr, flush=True) if not args.json else None
 
     began = time.time()
-    site = ChaosSite()
-    try:
-        result = run(site, args, say)
-    finally:
-        if args.keep:
-            keep(site, Path(args.keep))
-        site.close()
-    if not args.json:
-        for name, value in result.items():
-            print(f"{name:22} {value}")
-    print(json.dumps(result))
-    return 1 if result["verdict"] == "invalid" else 0
+    return carry_out(ChaosSite(), args, lambda site: run(site, args, say))
 
 
 def run(site, args, say):
@@ -95,21 +78,6 @@ def torment(faults, seconds, say):
         time.sleep(TICK_SECONDS)
 
 
-def drain(site, until):
-    """Wait until everything due by an instant has ended; returns whether it has."""
-    deadline = time.time() + DRAIN_SECONDS
-    while time.time() < deadline:
-        left = site.sql(
-            "SELECT count(*) AS rows FROM chrono_execution WHERE state IN ('scheduled', 'queued', 'running') "
-            "AND due_at <= to_timestamp(%s)", until)[0]["rows"]
-        unclaimed = site.sql(
-            "SELECT count(*) AS jobs FROM chrono_job WHERE next_run_at <= to_timestamp(%s)", until)[0]["jobs"]
-        if not left and not unclaimed:
-            return True
-        time.sleep(0.5)
-    return False
-
-
 def judge(site, load, faults, until, drained):
     from benchmarks.chaos import settings, witnesses
     from chrono_beat.testing import history
@@ -149,28 +117,10 @@ def judge(site, load, faults, until, drained):
     }
 
 
-def show(what, texts):
-    for text in texts[:SHOWN]:
-        print(f"{what}: {text}", file=sys.stderr)
-    if len(texts) > SHOWN:
-        print(f"{what}: and {len(texts) - SHOWN} more", file=sys.stderr)
-
-
 def write_down(site, **lists):
     """Put what this process knows beside the files of the others."""
     for name, entries in lists.items():
         (site.directory / f"{name}.jsonl").write_text("".join(json.dumps(vars(entry)) + "\n" for entry in entries))
-
-
-def keep(site, directory):
-    """Leave the evidence where somebody can look at it."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for path in site.directory.iterdir():
-        if path.is_file():
-            (directory / path.name).write_bytes(path.read_bytes())
-    with contextlib.suppress(Exception):
-        rows = site.sql("SELECT * FROM chrono_execution ORDER BY due_at")
-        (directory / "rows.jsonl").write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
 
 
 if __name__ == "__main__":
