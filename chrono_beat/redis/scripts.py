@@ -18,10 +18,20 @@ from redis.exceptions import NoScriptError
 _INCLUDE = re.compile(r"^-- include: (\w+)\n", re.MULTILINE)
 
 
+@cache
+def _texts() -> dict[str, str]:
+    """Read every file at the first use of any.
+
+    A worker's renewals must not wait for files: next to a body that hardly lets go of the interpreter's lock, each opening
+    and reading costs a wait for that lock.
+    """
+    found = (files(__package__) / "lua").iterdir()
+    return {file.name.removesuffix(".lua"): file.read_text("utf-8") for file in found if file.name.endswith(".lua")}
+
+
 def _expand(name: str, seen: set[str]) -> str:
     seen.add(name)
-    text = (files(__package__) / "lua" / f"{name}.lua").read_text("utf-8")
-    return _INCLUDE.sub(lambda found: "" if found[1] in seen else _expand(found[1], seen), text)
+    return _INCLUDE.sub(lambda found: "" if found[1] in seen else _expand(found[1], seen), _texts()[name])
 
 
 class Script:
@@ -47,5 +57,5 @@ class Script:
 
 @cache
 def script(name: str) -> Script:
-    """Return the script of that name; read once per process."""
+    """Return the script of that name; put together once per process."""
     return Script(name)

@@ -8,6 +8,7 @@ import pytest
 
 import chrono_beat.redis
 from chrono_beat.core import fairness
+from chrono_beat.redis import scripts
 from chrono_beat.redis.keys import DAY_MS, GLOBAL_KEYS, LANE_KEYS, TOMBSTONE_TTL_MS, VOID_TTL_MS, Keys
 from chrono_beat.redis.scripts import Script, script
 
@@ -77,6 +78,14 @@ def test_includes_are_put_in_once_and_first(name):
     assert text.index("local base = ") < text.index("redis.call('")
     assert script(name) is script(name)
     assert Script(name).digest == script(name).digest
+
+
+def test_r121_the_first_renewal_opens_no_file(monkeypatch):
+    """Beside a body in C each opened file waits for the interpreter's lock; ten of them outlived a lease."""
+    script("draw")
+    monkeypatch.setattr(scripts, "files", None)
+
+    assert Script("renew").source and Script("settle").source
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - PIECES))
