@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 from chrono_beat.core import callback, ids, lifecycle, targets
 from chrono_beat.core import definition as definitions
 from chrono_beat.core.definition import JobDefinition
-from chrono_beat.core.errors import InvalidInput
 from chrono_beat.core.schedule import ScheduleError
 from chrono_beat_django import wiring
 from chrono_beat_django.models import Execution, Job
-from chrono_beat_django.preview import Preview, preview, preview_of
+from chrono_beat_django.preview import Preview, preview_of, with_spread_proposed
 from chrono_beat_django.store import definitions as store
 
 SCHEDULE_FIELDS = ("schedule_kind", "expression", "timezone", "start", "end", "anchor")
@@ -77,13 +76,14 @@ def wanted(before: JobDefinition, changes: Mapping[str, Any]) -> tuple[JobDefini
     return after, same_schedule
 
 
-def preview_edit(job: Job, changes: Mapping[str, Any], count: int = 10) -> Edit:
+def preview_edit(job: Job, changes: Mapping[str, Any], count: int = 10, *, operator: bool = False) -> Edit:
     """Say what an edit would change, and what becomes of what is due within the next minute.
 
     Args:
         job: as it is stored.
         changes: arguments of JobDefinition by name.
         count: how many runs of each to work out.
+        operator: as of :func:`chrono_beat_django.preview.preview`.
 
     Raises:
         InvalidInput: the edit would be refused.
@@ -94,10 +94,10 @@ def preview_edit(job: Job, changes: Mapping[str, Any], count: int = 10) -> Edit:
     valid = definitions.validate(after, now_us=now_us, config=wiring.config(), planned=same_schedule)
     changed = store.take_over(copy.copy(job), valid)
     try:
-        before = preview(job, count)
-    except (InvalidInput, ScheduleError):
+        before = preview_of(store.definition_of(job), now, count)
+    except ScheduleError:
         before = None
-    following = preview_of(valid, now, count)
+    following = with_spread_proposed(preview_of(valid, now, count), valid, now, job_id=job.id, operator=operator)
     anew = bool(changed.keys() & PLANNED_BY or job.quarantined_reason)
     masked = {column: (_masked(column, old), _masked(column, new)) for column, (old, new) in changed.items()}
     return Edit(masked, before, following, _soon(job, valid, following, now, anew) if masked else (), now,

@@ -29,14 +29,14 @@ from chrono_beat_django.dead_letters import replay
 from chrono_beat_django.edits import Edit, preview_edit
 from chrono_beat_django.lookup import executions, get, history, list
 from chrono_beat_django.models import SOURCES, Execution, Job, new_job_id
-from chrono_beat_django.preview import Preview, preview
+from chrono_beat_django.preview import Preview, preview, spread_proposal
 from chrono_beat_django.store import definitions as store
 from chrono_beat_django.store import quotas
 
 __all__ = [
-    "Changed", "Edit", "Preview", "backfill", "cancel", "change", "create", "create_from", "definition_of", "delete",
-    "executions", "get", "history", "list", "pause", "preview", "preview_edit", "rehearse", "replay", "resume", "trigger",
-    "update", "warnings_for",
+    "Changed", "Edit", "Preview", "backfill", "cancel", "change", "create", "create_from", "crowding_for", "definition_of",
+    "delete", "executions", "get", "history", "list", "pause", "preview", "preview_edit", "rehearse", "replay", "resume",
+    "trigger", "update", "warnings_for",
 ]
 
 _WAYS = ("cron", "every", "at", "schedule")
@@ -282,6 +282,13 @@ def definition_of(job: Job) -> JobDefinition:
 def warnings_for(job: Job | JobDefinition) -> Sequence[Problem]:
     """Return what is allowed but likely to hurt about a job or a valid definition."""
     return definitions.warnings_for(store.definition_of(job) if isinstance(job, Job) else job)
+
+
+def crowding_for(job: Job) -> Sequence[Problem]:
+    """Return the spread that a job's preview proposes, as its tenant may know it, like a warning; empty where none would
+    help."""
+    said = spread_proposal(job, ids.from_us(wiring.now_us()))
+    return () if said is None else (Problem("spread", said, "crowded"),)
 
 
 def change(

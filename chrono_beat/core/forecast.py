@@ -233,22 +233,27 @@ def proposed_spread(executions: float, crowded: float = CROWDED) -> int | None:
     return next((spread for spread in SPREADS if executions / (spread / 60) <= crowded), SPREADS[-1])
 
 
-def advice(executions: int, at: datetime, gap: timedelta | None, crowded: float = CROWDED) -> str | None:
+def advice(others: int, at: datetime, gap: timedelta | None, whose: str, crowded: float = CROWDED) -> str | None:
     """Say in a sentence which spread would help a job that runs in a crowded minute; None where none would.
 
+    A spread of this job alone moves this job alone, so what it would leave is said of all of them.
+
     Args:
-        executions: how many are due in that minute, at least.
+        others: how many other jobs without a spread are due in that minute, at least.
         at: the minute, UTC.
         gap: from this run of the job to its next; None where there is none. A spread is shorter than that.
+        whose: who has these jobs, as the end of "jobs of".
         crowded: executions a minute that are fine.
     """
-    spread = proposed_spread(executions, crowded)
+    together = others + 1
+    spread = proposed_spread(together, crowded)
     if spread is not None and gap is not None:
         spread = max((each for each in SPREADS if each <= spread and each < gap.total_seconds()), default=None)
     if spread is None:
         return None
-    return (f"{at:%H:%M}Z is crowded: {executions:,} executions or more are due in that minute. A spread of {spread} seconds "
-            f"would leave about {executions * 60 // spread:,} a minute")
+    return (f"{at:%H:%M}Z is crowded: at least {others:,} other jobs of {whose} are due in that minute, none of them spread. "
+            f"With a spread of {spread} seconds this one is due up to {spread // 60} minutes later; with one on each of them "
+            f"about {together * 60 // spread:,} of them are due a minute")
 
 
 def touches(schedule: Schedule, start: datetime, end: datetime) -> list[Touched]:

@@ -172,17 +172,21 @@ class JobForm(forms.ModelForm):
 
     def _try_runs(self) -> Tried:
         """Work out the runs by what is typed of the schedule, whatever is wrong with the rest."""
-        values = {_FIELDS[column]: value for column, value in self._values().items() if _FIELDS.get(column) in SCHEDULE_FIELDS}
+        typed = {_FIELDS[column]: value for column, value in self._values().items() if column in _FIELDS}
+        values = {field: value for field, value in typed.items() if field in SCHEDULE_FIELDS}
+        tenant = None if checks.wrong_tenant(typed.get("tenant") or "") else typed["tenant"]
+        definition = JobDefinition(**{**dict.fromkeys(("schedule_kind", "expression"), ""), **values,
+                                      "name": "preview", "task": "preview", "tenant": tenant,
+                                      "spread": None if typed.get("spread") is None else 0})
         try:
-            return Tried(runs=jobs.preview(JobDefinition(**{**dict.fromkeys(("schedule_kind", "expression"), ""), **values,
-                                                            "name": "preview", "task": "preview"})))
+            return Tried(runs=jobs.preview(definition, operator=True))
         except InvalidInput:
             return Tried()
 
     def _try(self) -> Tried:
         if self.instance._state.adding:
-            return Tried(runs=jobs.preview(self._definition()))
-        return Tried(edit=preview_edit(self.instance, self._changes()))
+            return Tried(runs=jobs.preview(self._definition(), operator=True))
+        return Tried(edit=preview_edit(self.instance, self._changes(), operator=True))
 
     def save(self, commit: bool = True) -> Job:
         """Return the job: it was saved by the last check."""

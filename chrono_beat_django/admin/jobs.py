@@ -220,7 +220,7 @@ class JobPage(JobActions, Previewing, WithHistory):
     def next_runs(self, job: Job) -> str | SafeString:
         """Return the coming runs in the job's zone and what is to be known about them, as if it were not paused."""
         try:
-            coming = jobs.preview(job, RUNS_SHOWN)
+            coming = jobs.preview(job, RUNS_SHOWN, operator=True)
         except (InvalidInput, ScheduleError) as error:
             return f"none can be worked out: {error}"
         runs = format_html_join("", "<li>{}</li>", ((in_zone(run, coming.timezone),) for run in coming.runs))

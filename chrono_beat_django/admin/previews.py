@@ -134,7 +134,7 @@ def shown_of_form(form: JobForm) -> Shown:
 def shown_of_job(job: Job) -> Shown:
     """Return the preview of a job as it is stored."""
     try:
-        coming = preview(job, RUNS_SHOWN)
+        coming = preview(job, RUNS_SHOWN, operator=True)
     except (InvalidInput, ScheduleError) as error:
         return Shown(problems=[f"Of the next runs none can be worked out: {error}"])
     return Shown(words=coming.words, warnings=coming.warnings, columns=_columns(coming, None))

@@ -71,12 +71,14 @@ def aware(name: str, value: datetime | None) -> datetime | None:
     return value
 
 
-def _answer(job: Job, running: Any = (), status: int = 200, **more: Any) -> Answer:
+def _answer(job: Job, running: Any = (), status: int = 200, *, planned: bool = False, **more: Any) -> Answer:
+    """Return what a job's answer is built of; *planned*: its schedule may be new, so a crowded minute is told of, too."""
     def build() -> tuple[int, dict[str, Any]]:
         # Told to Redis or not: the row says it, whichever thread was warned.
         pending = PendingVoid.objects.using(store.alias()).filter(job_id=job.id, told=False).exists()
+        warnings = [*jobs.warnings_for(job), *(jobs.crowding_for(job) if planned else ())]
         body = {**job_facts(job), "still_running": [run._asdict() for run in running], "not_yet_voided": pending,
-                "warnings": [{"field": p.field, "mend": p.message, "code": p.code} for p in jobs.warnings_for(job)], **more}
+                "warnings": [{"field": p.field, "mend": p.message, "code": p.code} for p in warnings], **more}
         return (202 if pending and status == 200 else status), body
 
     return Answer(build)
@@ -103,7 +105,7 @@ def list_jobs(request, query: Query[JobFilter]):  # type: ignore[no-untyped-def]
 def create_job(request: Any, given: JobIn) -> Answer:
     """Create a job; ``warnings`` says what is allowed but likely to hurt."""
     job = jobs.create(tenant=tenant_of(request), actor=actor_of(request), **given.given())
-    return _answer(job, status=201)
+    return _answer(job, status=201, planned=True)
 
 
 @router.post("/preview", auth=READ, response=PreviewOut, operation_id="preview_definition")
@@ -129,7 +131,7 @@ def update_job(request: Any, job_id: UUID, given: JobChanges) -> Answer:
     """Change a job; ``If-Match`` has the version that was seen, as the ETag has it."""
     job = found_job(request, job_id)
     changed = jobs.change(job, "update", actor_of(request), given.given(job), _seen(request))
-    return _answer(changed.job, changed.running)
+    return _answer(changed.job, changed.running, planned=True)
 
 
 @router.delete("/{uuid:job_id}", auth=WRITE, response={200: JobDeleted, 202: JobDeleted}, operation_id="delete_job")

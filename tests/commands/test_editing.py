@@ -6,10 +6,12 @@ import uuid
 import pytest
 
 from chrono_beat.celery.commands import options
+from chrono_beat.core import ids
 from chrono_beat.core.definition import FIELDS
 from chrono_beat.core.retry import Retry
-from chrono_beat_django import jobs
-from chrono_beat_django.models import Job, JobEvent
+from chrono_beat_django import jobs, wiring
+from chrono_beat_django.models import Job, JobEvent, Tenant
+from tests.django.adminkit import NOON, crowd
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
 
@@ -170,3 +172,17 @@ def test_jobs_are_listed_by_what_is_asked_for_and_page_by_page(run, nightly):
     assert names("--limit", "2", "--after", "default/poll 0") == ["poll 1", "poll 2"]
     assert "go on with --after 'default/poll 0'" in run("jobs", "list", "--limit", "2")
     assert "Error: after: " in run("jobs", "list", "--after", "poll", status=2)
+
+
+def test_a_spread_is_proposed_by_a_figure_of_the_whole_deployment_that_says_so(run):
+    Tenant.objects.create(slug="acme")
+    crowd(600, "acme")
+    line = ("report", "--task", "shop.report", "--cron", "3 3 * * *")
+    said = "note: 03:03Z is crowded: at least 600 other jobs of the whole deployment"
+
+    with wiring.override(now_us=lambda: ids.to_us(NOON)):
+        assert said in run("jobs", "create", *line, "--dry-run")
+        assert said in run("jobs", "create", *line)
+        assert said in run("jobs", "preview", "report")
+        assert said in run("jobs", "update", "report", "--note", "x", "--dry-run")
+        assert "is crowded" not in run("jobs", "update", "report", "--spread", "5m")

@@ -6,7 +6,7 @@ from django.contrib.auth.models import Permission, User
 from django.urls import reverse
 
 from chrono_beat.core import ids
-from chrono_beat_django import jobs, wiring
+from chrono_beat_django import wiring
 from chrono_beat_django.edits import preview_edit
 from chrono_beat_django.models import Execution, Job, JobEvent
 from tests.django.adminkit import NOON, at_noon, create, superuser
@@ -171,21 +171,3 @@ def test_only_those_who_may_save_may_preview(client):
     assert client.post(f"{page_of(job).removesuffix('change/')}preview/", {}).status_code == 403
     assert client.get(TYPED).status_code in (403, 405)
     assert "chrono-preview" not in client.get(page_of(job)).content.decode()
-
-
-def crowd(count, minute="3"):
-    Job.objects.bulk_create([
-        Job(tenant="default", name=f"other {number}", task="shop.report", schedule_kind="cron", expression=f"{minute} 3 * * *",
-            timezone="UTC", partition=number % 8, next_run_at=NOON + timedelta(hours=15, minutes=3)) for number in range(count)])
-
-
-def test_a_spread_is_proposed_where_the_next_run_falls_into_a_crowded_minute(ada):
-    crowd(1_200)
-    typed = {"schedule_kind": "cron", "expression": "3 3 * * *", "timezone": "UTC"}
-    proposal = "03:03Z is crowded: 1,200 executions or more are due in that minute. A spread of 300 seconds"
-
-    assert proposal in text_of(ada.post(TYPED, typed))
-    assert "is crowded" not in text_of(ada.post(TYPED, typed | {"expression": "4 3 * * *"}))
-    job = create(cron="3 3 * * *")
-    assert any(note.startswith("03:03Z is crowded: 1,201") for note in jobs.preview(job).notes), "the API and the command show it"
-    assert not any("is crowded" in note for note in jobs.preview(create("spread", cron="3 3 * * *", spread=60)).notes)

@@ -104,14 +104,16 @@ def test_r059_a_date_that_does_not_exist_is_skipped():
     assert touched.how == "skipped"
 
 
-@pytest.mark.parametrize(("executions", "gap", "said"), [
-    (500, None, None),
-    (2_000, timedelta(days=1), "A spread of 300 seconds would leave about 400 a minute"),
-    (4_100, None, "A spread of 900 seconds would leave about 273 a minute"),
-    (10_000, timedelta(minutes=30), "A spread of 900 seconds"),
+@pytest.mark.parametrize(("others", "gap", "said"), [
+    (499, None, None),
+    (500, None, "With a spread of 300 seconds this one is due up to 5 minutes later"),
+    (1_999, timedelta(days=1), "with one on each of them about 400 of them are due a minute"),
+    (4_099, None, "about 273 of them"),
+    (10_000, timedelta(minutes=30), "With a spread of 900 seconds this one is due up to 15 minutes later"),
     (10_000, timedelta(minutes=5), None),
 ])
-def test_a_spread_is_proposed_that_helps_and_ends_before_the_next_run(executions, gap, said):
-    found = advice(executions, datetime(2026, 1, 7, 3, tzinfo=UTC), gap)
+def test_a_spread_is_proposed_that_helps_and_ends_before_the_next_run(others, gap, said):
+    found = advice(others, datetime(2026, 1, 7, 3, tzinfo=UTC), gap, "this tenant")
 
-    assert found is None if said is None else said in found and found.startswith(f"03:00Z is crowded: {executions:,}")
+    crowded = f"03:00Z is crowded: at least {others:,} other jobs of this tenant are due in that minute, none of them spread"
+    assert found is None if said is None else said in found and found.startswith(crowded)

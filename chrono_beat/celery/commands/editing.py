@@ -44,7 +44,7 @@ def create(
     """Create a job: NAME, a task or a URL, and exactly one of --cron, --every, --at and --crontab."""
     functions = facade(context)
     definition = JobDefinition(name=name, tenant=tenant, **said_of(given))
-    found = functions.preview(definition, count=RUNS)
+    found = functions.preview(definition, count=RUNS, operator=True)
     told: dict[str, Any] = {"words": found.words, "runs": found.runs, "notes": found.notes, "saved": not dry_run}
     job = functions.rehearse(definition) if dry_run else functions.create_from(definition, actor=ACTOR)
     told |= {} if dry_run else facts(functions, job)
@@ -90,7 +90,7 @@ def update(
     changes = said_of(given, functions.definition_of(job)) | ({} if rename is None else {"name": rename})
     if not changes:
         raise InvalidInput(Problem("options", "give at least one thing to change"))
-    edit = functions.preview_edit(job, changes, count=RUNS)
+    edit = functions.preview_edit(job, changes, count=RUNS, operator=True)
     if not machine:
         _show(job, edit)
     before, running = job.version, ()

@@ -151,7 +151,7 @@ def _told(detail: dict[str, Any]) -> str:
 @command
 def preview(context: click.Context, name: str, tenant: str | None, count: int, machine: bool) -> None:
     """Show the next runs of a job in its zone, with what to know about them."""
-    found = facade(context).preview(find(context, tenant, name), count=count)
+    found = facade(context).preview(find(context, tenant, name), count=count, operator=True)
     if machine:
         click.echo(as_json({
             "words": found.words, "timezone": found.timezone, "runs": found.runs, "notes": found.notes}))
