@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.db import transaction
@@ -24,6 +24,10 @@ from chrono_beat_django.store import definitions as store
 
 BATCH = 500
 """Jobs that one step looks at."""
+
+TOO_LATE = timedelta(seconds=5)
+"""What is claimed and due so soon fires as it was planned: it might start before Redis has heard that it is void, and
+once more where it was moved to."""
 
 FIRST_ID = uuid.UUID(int=0)
 
@@ -142,19 +146,17 @@ def _look(batch: Sequence[Job], apply: bool) -> list[Move]:
     now = ids.from_us(wiring.now_us())
     ahead: dict[uuid.UUID, list[datetime]] = {}
     plans = {job.id: job.plan_version for job in batch}
-    rows = _claimed(batch).filter(scheduled_at__gt=now).values_list("job_id", "scheduled_at", "job_version")
+    rows = _claimed(batch).filter(due_at__gt=now + TOO_LATE).values_list("job_id", "scheduled_at", "job_version")
     for job_id, at, version in rows:
         if version >= plans[job_id]:                        # else it is void already, and waits for the sweep
             ahead.setdefault(job_id, []).append(at)
-    found, voids = [], []
+    found = []
     for job in batch:
         move = _move(job, ahead.get(job.id, ()), now)
         if move is not None and apply:
-            move = _apply(job, voids)
+            move = _apply(job)
         if move is not None:
             found.append(move)
-    if voids:
-        control.say(voids)
     return found
 
 
@@ -180,8 +182,13 @@ def _move(job: Job, ahead: Sequence[datetime], now: datetime) -> Move | None:
     return Move(job.tenant, job.name, job.timezone, job.next_run_at, after, claimed)
 
 
-def _apply(job: Job, voids: list[Void]) -> Move | None:
-    """Move one job, as it is by now, in a transaction of its own."""
+def _apply(job: Job) -> Move | None:
+    """Move one job, as it is by now, in a transaction of its own.
+
+    Invariant 2: the row is locked, so a claim has either been made, and its rows are seen here, or is made with the next
+    run and the version that it read before, and changes nothing.
+    """
+    void: list[Void] = []
     with transaction.atomic(using=store.alias()):
         found = Job.objects.using(store.alias()).select_for_update().filter(id=job.id, replan=False).first()
         if found is None or found.paused or found.finished_at is not None:
@@ -189,21 +196,24 @@ def _apply(job: Job, voids: list[Void]) -> Move | None:
         now_us = wiring.now_us()
         now = ids.from_us(now_us)
         open_rows = list(_claimed([found]).filter(job_version__gte=found.plan_version).values_list(
-            "scheduled_at", flat=True))
-        move = _move(found, [at for at in open_rows if at > now], now)
+            "scheduled_at", "due_at"))
+        move = _move(found, [at for at, due_at in open_rows if due_at > now + TOO_LATE], now)
         if move is None:
             return None
         # Invariant 8: what is open and stays is met again by the claim, which goes on from the oldest.
-        oldest = min([move.after, *(at for at in open_rows if at <= now)]) if move.claimed else move.after
+        stay = [at for at, due_at in open_rows if due_at <= now + TOO_LATE]
+        oldest = min([move.after, *stay]) if move.claimed else move.after
         move = move._replace(after=oldest)
         found.next_run_at = oldest
         if move.claimed:
             found.plan_version = found.version + 1
             store.save(found)
-            voids.append(Void(str(found.id), found.tenant, found.version))
+            void.append(Void(str(found.id), found.tenant, found.version))
         else:
             Job.objects.using(store.alias()).filter(id=found.id).update(next_run_at=oldest)
         store.write_event(found, "zone data", "", now_us, {"before": move.before, "after": move.after})
+    if void:
+        control.say(void)                                   # at once, and not after the batch: the copy may be due by then
     return move
 
 

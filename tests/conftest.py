@@ -2,11 +2,15 @@
 
 import itertools
 import os
-from collections.abc import Iterator
+import zoneinfo
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
 
 import pytest
 import redis
 
+from chrono_beat.core.schedule import forget_shared
 from chrono_beat.testing.servers import PostgresServer, RedisServer, ServerUnavailable
 
 
@@ -49,3 +53,24 @@ def postgres_server() -> Iterator[PostgresServer]:
     server = started(PostgresServer(fsync=False))
     yield server
     server.stop()
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Iterator[Callable[[str, str], None]]:
+    """Put a release of the zone data in place in which London has the clock of another zone.
+
+    What has been loaded of the former one stays loaded, as in a process that lives through an update.
+    """
+    def change(name: str, london: str) -> None:
+        folder = tmp_path / name
+        (folder / "Europe").mkdir(parents=True, exist_ok=True)
+        data = resources.files("tzdata").joinpath("zoneinfo", *london.split("/")).read_bytes()
+        (folder / "Europe" / "London").write_bytes(data)
+        if not name.startswith("nameless"):
+            (folder / "tzdata.zi").write_text(f"# version {name}\n")
+        zoneinfo.reset_tzpath(to=[str(folder)])
+
+    forget_shared()
+    yield change
+    zoneinfo.reset_tzpath(to=())
+    forget_shared()

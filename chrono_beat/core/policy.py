@@ -17,6 +17,10 @@ all        the newest up to the cap, within grace if set   any time
 **Worked example.** ``*/10 * * * *``, policy latest, nobody there from 09:05 to 10:03. At 10:03 the instants 09:10 to
 10:00 are overdue: 10:00 runs, and a row ``missed`` at 09:50 stands for five, the first of which was 09:10.
 
+**Zone data.** A next run that the schedule does not name was planned by a process with another release of the zone data.
+Until it is due it waits for the instant that it stands for by the data in use (:mod:`chrono_beat.core.zone_moves`), where
+that is later; otherwise it runs as it was planned. Either way that instant is the same occurrence and does not run again.
+
 **Bound.** A claim costs by the occurrences it writes (`MAX_OCCURRENCES`), never by those that were missed: these are
 counted, and the oldest that runs under ``all`` is found by bisection over the count.
 """
@@ -30,6 +34,7 @@ from chrono_beat.core import lifecycle
 from chrono_beat.core.ids import from_us, spread_us, to_us
 from chrono_beat.core.records import MISFIRE_POLICIES, Claim, DueJob, Occurrence
 from chrono_beat.core.schedule import Schedule, ScheduleError, schedule_from_parts
+from chrono_beat.core.zone_moves import WALL_KINDS, moved
 
 MAX_OCCURRENCES = 64
 """Occurrences of one job in one claim; the look-ahead comes round at once for the rest."""
@@ -55,7 +60,7 @@ _SECOND_US = 1_000_000
 # -- claim ------------------------------------------------------------------------------------------------------------
 
 Answers = dict[tuple[object, ...], int | None]
-"""The runs that schedules named: (parts of the schedule, instant) -> the run after it."""
+"""What schedules were asked: (question, instant, parts of the schedule) -> the run in answer."""
 
 
 def plan_claim(
@@ -83,15 +88,32 @@ def plan_claim(
     else:
         offset_us = spread_us(job.job_id, job.spread_seconds)
         following = job.next_run_us
-        if following + offset_us <= now_us:
+        # Invariant 2: one planned by other zone data stays one.
+        stands_us = _stands(job, schedule, answers)
+        if following + offset_us > now_us:
+            following = max(following, stands_us)
+        else:
             following = _judge_overdue(job, schedule, now_us - offset_us, offset_us, occurrences)
         last_us = max(until_us, now_us - offset_us)
         room = limit
         while following is not None and following <= last_us and room > 0:
             occurrences.append(Occurrence(following, following + offset_us))
-            following = _after_as_before(job, schedule, following, answers)
+            following = _after_as_before(job, schedule, max(following, stands_us), answers)
             room -= 1
     return Claim(job.job_id, job.partition, job.version, job.next_run_us, epoch, following, occurrences, job.content)
+
+
+def _stands(job: DueJob, schedule: Schedule, answers: Answers | None) -> int:
+    """Return the instant that the job's next run has by the zone data in use, which is nearly always the same."""
+    if job.timezone == "UTC" or job.schedule_kind not in WALL_KINDS:
+        return job.next_run_us
+    asked = ("stands", job.next_run_us, *_parts(job))
+    found = None if answers is None else answers.get(asked)
+    if found is None:
+        found = to_us(moved(schedule, from_us(job.next_run_us)))
+        if answers is not None:
+            answers[asked] = found
+    return found
 
 
 def _judge_overdue(
@@ -198,7 +220,7 @@ def _count(schedule: Schedule, start_us: int, end_us: int) -> int:
 def _after_as_before(job: DueJob, schedule: Schedule, us: int, answers: Answers | None) -> int | None:
     if answers is None:
         return _after(schedule, us)
-    asked = (us, *_parts(job))
+    asked = ("after", us, *_parts(job))
     if asked not in answers:
         answers[asked] = _after(schedule, us)
     return answers[asked]

@@ -1,8 +1,6 @@
 """After an update of the zone data every plan is by the new ones: none is lost, none is doubled."""
 import json
-import zoneinfo
 from datetime import UTC, datetime, timedelta
-from importlib import resources
 from types import SimpleNamespace
 
 import pytest
@@ -26,28 +24,6 @@ from tests.django.fakes import RecordingQueue
 NOON = datetime(2026, 1, 7, 12, tzinfo=UTC)
 NINE = NOON + timedelta(hours=21)
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture(autouse=True)
-def old_data():
-    yield
-    zoneinfo.reset_tzpath(to=())
-    forget_shared()
-
-
-@pytest.fixture
-def release(tmp_path):
-    """Put zone data in place in which London has the clock of another zone."""
-    def change(name, london):
-        folder = tmp_path / name
-        (folder / "Europe").mkdir(parents=True, exist_ok=True)
-        data = resources.files("tzdata").joinpath("zoneinfo", *london.split("/")).read_bytes()
-        (folder / "Europe" / "London").write_bytes(data)
-        if not name.startswith("nameless"):
-            (folder / "tzdata.zi").write_text(f"# version {name}\n")
-        zoneinfo.reset_tzpath(to=[str(folder)])
-
-    return change
 
 
 @pytest.fixture

@@ -151,6 +151,19 @@ def test_a_first_instant_that_the_schedule_does_not_know_is_still_accounted_for(
         missed(NINE + 10 * MINUTE, 2, NINE + 3 * MINUTE), at(NINE + 20 * MINUTE)]
 
 
+@pytest.mark.parametrize("stored, now, first, following", [
+    (NINE - HOUR, NINE - HOUR - MINUTE / 2, None, NINE),            # it has an hour yet by these data
+    (NINE + HOUR, NINE + HOUR - MINUTE / 2, NINE + HOUR, NINE + DAY),   # it should have been run already
+    (NINE - HOUR, NINE - HOUR + MINUTE, NINE - HOUR, NINE + DAY),   # due: it runs, and stands for nine o'clock
+    (NINE + HOUR, NINE + HOUR + MINUTE, NINE + HOUR, NINE + DAY),
+], ids=["to come, now later", "to come, now earlier", "due, now later", "due, now earlier"])
+@pytest.mark.parametrize("answers", [None, {}])
+def test_inv02_a_next_run_by_other_zone_data_is_one_run(stored, now, first, following, answers):
+    claim = plan(due_job(expression="0 9 * * *", timezone="Europe/London", next_run=stored), now, answers=answers)
+
+    assert (claim.occurrences, claim.new_next_run_us) == ([at(first)] if first else [], to_us(following))
+
+
 @given(
     period=st.integers(1, 4_000), gap=st.integers(0, 200_000), misfire=st.sampled_from(["skip", "latest", "all"]),
     cap=st.integers(1, 100), grace=st.none() | st.integers(0, 10_000), spread=st.integers(0, 600),
