@@ -51,13 +51,17 @@ class Ahead(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """A clock change and a job that it touches; *how* is "moved", "skipped", "twice" or "once"."""
+    """A clock change and a job that it touches; *how* is "moved", "skipped", "twice" or "once".
+
+    *runs* are the instants at which it runs for the wall minutes that are left out or come twice, UTC.
+    """
 
     at: datetime
     timezone: str
     tenant: str
     job: str
     how: str
+    runs: tuple[datetime, ...]
 
 
 def load(tenant: str | None = None, hours: int = 24) -> Forecast:
@@ -177,7 +181,7 @@ def transitions(
         if key not in known:
             schedule = _read(Load(*parts))
             known[key] = [] if schedule is None else forecast.touches(schedule, start, end)
-        found += [Transition(touched.at, parts[2], slug, name, touched.how) for touched in known[key]]
+        found += [Transition(touched.at, parts[2], slug, name, touched.how, touched.runs) for touched in known[key]]
     return sorted(found)
 
 

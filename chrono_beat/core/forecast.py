@@ -86,10 +86,12 @@ class Touched(NamedTuple):
     Args:
         at: the instant of the change, UTC.
         how: "moved", "skipped", "twice" or "once".
+        runs: the instants at which it runs for the wall minutes that are left out or come twice, UTC.
     """
 
     at: datetime
     how: str
+    runs: tuple[datetime, ...]
 
 
 def grouped(load: Load) -> Load:
@@ -272,11 +274,15 @@ def touches(schedule: Schedule, start: datetime, end: datetime) -> list[Touched]
         over = (schedule.start is not None and at < schedule.start) or (schedule.end is not None and at >= schedule.end)
         if over or not instants.touched_by(change):
             continue
+        length = abs(change.after - change.before)
         if change.after > change.before:
-            how = "skipped" if instants.made_up(change) is None else "moved"
+            made_up = instants.made_up(change)
+            how, runs = ("skipped", []) if made_up is None else ("moved", [made_up])
+        elif instants.fields.ticks:
+            how, runs = "twice", list(instants.within(change.at - length, change.at + length))
         else:
-            how = "twice" if instants.fields.ticks else "once"
-        found.append(Touched(at, how))
+            how, runs = "once", list(instants.within(change.at - length, change.at))
+        found.append(Touched(at, how, tuple(map(from_seconds, runs))))
     return found
 
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from chrono_beat.core.ids import to_us
-from chrono_beat_django import jobs, wiring
-from chrono_beat_django.models import Execution, Job, PendingVoid, Tenant
+from chrono_beat_django import executions, jobs, wiring
+from chrono_beat_django.models import Execution, Job, PendingVoid, Tenant, new_job_id
 from tests.django.test_control_matrix import TableWorld
 from tests.services.world import NINE, SECOND, us
 
@@ -36,17 +36,51 @@ def make(monkeypatch):
             over.__exit__(None, None, None)
 
 
+def test_r053_a_restart_under_another_zone_of_the_project_fires_what_is_due_and_moves_no_plan(make, settings):
+    """1,000 jobs, restarted at 2026-06-01T06:30Z with TIME_ZONE changed from UTC to America/New_York."""
+    restart = datetime(2026, 6, 1, 6, 30, tzinfo=UTC)
+    settings.TIME_ZONE = "UTC"
+    world = make(restart - timedelta(seconds=5))
+    zones = ["UTC", "Europe/Berlin", "Asia/Tokyo", "America/New_York"]
+    templates = [jobs.create(name=zone, cron="0 9 * * *", timezone=zone, **PLAN) for zone in zones]
+    Job.objects.bulk_create(
+        Job(**{field.attname: getattr(templates[number % 4], field.attname) for field in Job._meta.concrete_fields}
+            | {"id": new_job_id(), "name": f"daily {number}", "partition": number % 8}) for number in range(986))
+    due = {str(jobs.create(name=f"due {number}", cron="30 6 * * *", **PLAN).id) for number in range(10)}
+    before = dict(Job.objects.exclude(id__in=due).values_list("id", "next_run_at"))
+    world.run(5)
+    world.kill("a")
+
+    settings.TIME_ZONE = "America/New_York"
+    world.dispatcher("b")
+    world.run(60)
+
+    assert Counter(key.split(":")[0] for key, _ in world.runs) == Counter(due)
+    assert len(before) == 990 and dict(Job.objects.exclude(id__in=due).values_list("id", "next_run_at")) == before
+    assert set(Job.objects.filter(id__in=due).values_list("next_run_at", flat=True)) == {restart + timedelta(days=1)}
+
+
 def test_r068_enabling_a_job_does_not_run_it_at_once(make):
-    wednesday = datetime(2026, 1, 14, 15, 30, tzinfo=UTC)
-    world = make(wednesday)
-    job = jobs.create(name="j", cron="0 10 * * 6", paused=True, **PLAN)
-    world.run(20)
+    """Disabled on a Sunday, enabled on the Wednesday two weeks later: first on the next Saturday."""
+    sunday, wednesday, saturday = (datetime(2026, 1, day, 10, tzinfo=UTC) for day in (4, 21, 24))
+    world = make(sunday - timedelta(seconds=5))
+    job = jobs.create(name="j", cron="0 10 * * 6", **PLAN)
+    jobs.pause(job)
+    world.run(10)
+    world.kill("a")
+    world.flow.advance(us=to_us(wednesday) - world.now_us())
+    world.dispatcher("b")
 
     resumed = jobs.resume(job)
 
-    world.run(20)
+    world.run(120)
     assert world.begun == []
-    assert resumed.next_run_at == datetime(2026, 1, 17, 10, tzinfo=UTC) and resumed.paused_at is None
+    assert resumed.next_run_at == saturday and resumed.paused_at is None
+    world.kill("b")
+    world.flow.advance(us=to_us(saturday) - world.now_us() - 50 * SECOND)
+    world.dispatcher("c")
+    world.run(60)
+    assert [at // SECOND for _, at in world.runs] == [saturday.timestamp()]
 
 
 def test_r072_a_resume_by_update_fires_at_the_next_minute_or_one_look_ahead_later(make):
@@ -96,12 +130,14 @@ def test_r078_an_edit_just_before_the_fire_is_what_runs_and_what_stays(make):
     job = jobs.create(name="j", cron="0 9 * * *", **PLAN)
     world.run_until(us(seconds=-3))
 
-    jobs.update(job, kwargs={"plan": 2}, pool="chrono", priority=1)
+    jobs.update(job, kwargs={"plan": 2}, pool="chrono", priority=1, cron="0 9 * * mon-fri")
     world.run_until(us(seconds=5))
 
     seen, row = Job.objects.get(id=job.id), Execution.objects.get(job_id=job.id, scheduled_at=NINE)
     assert world.begun == [(0, 2)]
-    assert (seen.kwargs, seen.pool, seen.priority, seen.expression) == ('{"plan": 2}', "chrono", 1, "0 9 * * *")
+    assert (seen.kwargs, seen.pool, seen.priority, seen.expression) == (
+        '{"plan": 2}', "chrono", 1, "0 9 * * mon-fri")
+    assert seen.next_run_at == datetime(2026, 1, 5, 9, tzinfo=UTC)
     assert (row.state, row.job_version) == ("succeeded", 2)
 
 
@@ -160,3 +196,22 @@ def test_r091_a_run_now_has_the_jobs_options_and_does_not_move_its_next_run(make
     assert (item.execution_id, item.kind, item.pool, item.priority) == (row.id, "manual", "chrono.gold", 2)
     assert item.expires_us == to_us(row.due_at) + 600 * SECOND and b'"x": "y"' in item.payload.replace(b'":"', b'": "')
     assert Job.objects.get(id=job.id).next_run_at == datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+def test_r165_a_run_that_is_ninety_seconds_late_has_its_instants_and_is_found(make):
+    """The worker comes 90 s too late; the occurrence of the minute between is skipped, and says why."""
+    world = make()
+    job = jobs.create(name="j", every=60, start=NINE, **PLAN)
+    world.working = False
+    world.run_until(us(seconds=90))
+    world.working = True
+    world.run_until(us(seconds=100))
+
+    (found,) = executions.list(late=60)
+    assert (found.job_id, found.scheduled_at, found.state) == (job.id, NINE, "succeeded")
+    assert NINE <= found.published_at < NINE + timedelta(seconds=1)
+    assert abs(found.started_at - found.due_at - timedelta(seconds=90)) <= timedelta(seconds=1)
+    assert found.started_at <= found.finished_at <= found.started_at + timedelta(seconds=1)
+    assert not executions.list(late=91.5).exists()
+    (skipped,) = executions.list(state="skipped")
+    assert (skipped.scheduled_at, skipped.reason) == (NINE + timedelta(seconds=60), "overlap")

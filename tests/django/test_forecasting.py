@@ -1,5 +1,6 @@
 """What the stored jobs will do, per tenant and in all, and what a clock change does to them."""
 import json
+import re
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from chrono_beat.celery.commands import chrono
 from chrono_beat.core import forecast, ids
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import InvalidInput
+from chrono_beat.core.schedule import CeleryCrontab
 from chrono_beat_django import forecasting, jobs, wiring
 from chrono_beat_django.models import Job, Tenant
 from tests.django.fakes import RecordingQueue
@@ -69,6 +71,44 @@ def test_r059_the_jobs_that_a_clock_change_touches_are_listed():
         forecasting.transitions(zone="Mars/Base")
 
 
+NEW_YORK = "America/New_York"
+TOUCHED = {                        # schedule: what the changes of 2026-03-08 and 2026-11-01 do to it, and its runs then
+    "30 2 * * *": [("moved", ["07:00"])],
+    "30 1 * * *": [("once", ["05:30"])],
+    "0 0-5 * * *": [("moved", ["07:00"]), ("once", ["05:00"])],
+    "0 */2 * * *": [("moved", ["07:00"])],
+    "*/15 1-3 * * *": [("moved", ["07:00"]), ("twice", [
+        "05:00", "05:15", "05:30", "05:45", "06:00", "06:15", "06:30", "06:45"])],
+    "0 2 8 * *": [("moved", ["07:00"])],
+    "15 1,2 * * sun": [("moved", ["07:00"]), ("once", ["05:15"])],
+    "0 * * * *": [], "*/15 * * * *": [], "5,35 0-23 * * *": [],
+    "30 2 * * mon-fri": [], "0 9 * * *": [], "0 3 * * *": [], "30 2 9 3 *": [],
+}
+
+
+def test_r059_of_new_york_exactly_the_jobs_whose_wall_time_is_left_out_or_comes_twice_with_their_instants():
+    """R059: of 2026-03-08 those with fires in 02:00 to 02:59; jobs of every hour and intervals are not."""
+    for cron in TOUCHED:
+        jobs.create(name=cron, task="t", cron=cron, timezone=NEW_YORK)
+    jobs.create(name="celery", task="t", schedule=CeleryCrontab("0", "2", timezone=NEW_YORK), paused=True)
+    jobs.create(name="later", task="t", cron="30 2 * * *", timezone=NEW_YORK, start="2026-06-01T00:00Z")
+    jobs.create(name="interval", task="t", every=3600, timezone=NEW_YORK)
+    jobs.create(name="elsewhere", task="t", cron="30 2 * * *", timezone="America/Chicago")
+    done = jobs.create(name="over", task="t", cron="30 2 * * *", timezone=NEW_YORK)
+    Job.objects.filter(id=done.id).update(finished_at=NOON)
+
+    lines = json.loads(chrono_command("transitions", "--zone", NEW_YORK, "--year", "2026", "--json").output)
+
+    spring, autumn = "2026-03-08T07:00:00Z", "2026-11-01T06:00:00Z"
+    wanted = {(spring if how == "moved" else autumn, job, how, tuple(f"{at[:4]}-{day}T{run}:00Z" for run in runs))
+              for job, found in [*TOUCHED.items(), ("celery", [("moved", ["07:00"])])] for how, runs in found
+              for at, day in [(spring, "03-08") if how == "moved" else (autumn, "11-01")]}
+    assert {(line["at"], line["job"], line["how"], tuple(line["runs"])) for line in lines} == wanted
+    assert len(lines) == len(wanted)
+    said = chrono_command("transitions", "--zone", NEW_YORK, "--year", "2026").output
+    assert re.search(r"30 2 \* \* \* +moved: its time does not exist; it runs at the end of the gap +07:00Z", said)
+
+
 def test_r053_the_projects_zone_setting_changes_no_plan(settings):
     before = list(Job.objects.order_by("name").values_list("name", "timezone", "next_run_at"))
 
@@ -81,7 +121,7 @@ def test_r053_the_projects_zone_setting_changes_no_plan(settings):
 def test_the_commands_say_it_to_people_and_to_programs():
     assert "executions in 24 h" in chrono_command("forecast").output
     assert len(json.loads(chrono_command("forecast", "--hours", "2", "--json").output)["total"]) == 120
-    assert "once: its time comes twice" in chrono_command("transitions", "--year", "2026").output
+    assert "once: its time comes twice; it runs in the first pass only" in chrono_command("transitions", "--year", "2026").output
     assert chrono_command("transitions", "--zone", "Mars/Base").exit_code == 2
     assert [line["how"] for line in json.loads(chrono_command("transitions", "--year", "2026", "--json").output)] == [
         "moved", "once"]

@@ -1,15 +1,21 @@
 """``chrono forecast`` and ``chrono transitions``: what the schedules will do."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+
 import click
 
 from chrono_beat.celery.commands.options import machine_option, tenants_option
 from chrono_beat.celery.commands.output import as_json, command, root, table
 
+MOST_RUNS = 8
+"""Instants that a line of the table names."""
+
 SAYS = {
     "moved": "its time does not exist; it runs at the end of the gap",
     "skipped": "its date does not exist; it does not run",
-    "twice": "runs in both passes of the hour",
+    "twice": "its time comes twice; it runs in both passes",
     "once": "its time comes twice; it runs in the first pass only",
 }
 
@@ -49,11 +55,21 @@ def ahead(context: click.Context, tenant: str | None, hours: int, machine: bool)
 def transitions(
     context: click.Context, zone: str | None, year: int | None, tenant: str | None, machine: bool,
 ) -> None:
-    """List the clock changes and the jobs that they touch: moved, skipped, run twice, or run once."""
+    """List the clock changes and the jobs that they touch: moved, skipped, run twice, or run once, and at which instants.
+
+    Jobs of every hour are touched by none. Paused jobs are listed, too.
+    """
     found = root(context).forecasting().transitions(zone=zone, year=year, tenant=tenant)
     if machine:
         click.echo(as_json([line._asdict() for line in found]))
         return
-    table(("change", "zone", "tenant", "job", "what happens"), [
-        (f"{line.at:%Y-%m-%d %H:%M}Z", line.timezone, line.tenant, line.job, f"{line.how}: {SAYS[line.how]}")
-        for line in found])
+    table(("change", "zone", "tenant", "job", "what happens", "runs then"), [
+        (f"{line.at:%Y-%m-%d %H:%M}Z", line.timezone, line.tenant, line.job, f"{line.how}: {SAYS[line.how]}",
+         _said(line.runs)) for line in found])
+
+
+def _said(runs: Sequence[datetime]) -> str:
+    if not runs:
+        return "not at all"
+    more = "" if len(runs) <= MOST_RUNS else f" and {len(runs) - MOST_RUNS} more"
+    return " ".join(f"{run:%H:%M}Z" for run in runs[:MOST_RUNS]) + more
