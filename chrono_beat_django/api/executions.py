@@ -13,6 +13,7 @@ from chrono_beat_django.api.auth import OPERATE, READ, actor_of, tenant_of
 from chrono_beat_django.api.jobs import aware
 from chrono_beat_django.api.outputs import Cancelled, ExecutionOut, ExecutionPage, ExecutionShown, LettersOut, UsageOut
 from chrono_beat_django.api.paging import MAX_PAGE, page, refuse_unknown
+from chrono_beat_django.api.problems import Refused
 from chrono_beat_django.api.schemas import LettersIn, Text, execution_facts
 from chrono_beat_django.models import Execution
 from chrono_beat_django.store import definitions as store
@@ -58,12 +59,18 @@ def found_execution(request: Any, execution_id: str) -> Execution:
 
 @router.get("/executions", auth=READ, response=ExecutionPage, tags=["executions"], operation_id="list_executions")
 def list_executions(request, query: Query[ExecutionFilter]):  # type: ignore[no-untyped-def]
-    """List executions, the newest first. Without ``job`` or ``since`` those since a day before ``until``, or before now."""
+    """List executions, the newest first. Without ``job`` or ``since`` those since a day before ``until``, or before now.
+
+    ``late_over`` without ``job`` looks through a day at most.
+    """
     refuse_unknown(request, query)
     start, end = aware("since", query.since), aware("until", query.until)
-    if start is None and query.job is None:
+    if query.job is None:
+        last = end or ids.from_us(wiring.now_us())
         # The index in that order has all tenants' executions: of a tenant that has few, many would be read.
-        start = (end or ids.from_us(wiring.now_us())) - DAY
+        start = start or last - DAY
+        if query.late_over is not None and last - start > DAY:
+            raise Refused(422, "no index has how late they were: give since and until a day apart at most, or a job", "late_over")
     rows = executions.list(tenant_of(request), job=query.job, state=query.state, reason=query.reason, start=start, end=end,
                            late=query.late_over)
     return page(rows, query.cursor, query.limit, ("scheduled_at", "attempt", "id"), execution_facts, falling=True,

@@ -8,7 +8,9 @@ from django.db import connections, transaction
 
 from chrono_beat.core.errors import StoreUnavailable
 from chrono_beat.core.ids import execution_id, from_us, partition_of
+from chrono_beat.core.lifecycle import TERMINAL
 from chrono_beat.core.records import Claim, Ending, Occurrence
+from chrono_beat_django import executions
 from chrono_beat_django.models import Job
 from chrono_beat_django.store import (
     postgres_audit,
@@ -240,6 +242,11 @@ def test_at_a_million_rows_every_look_is_a_range_scan_and_never_reads_a_table(mi
             assert name != "LOAD_FREE" or "Merge Append" in plan, f"{name}, {mode}:\n{plan}"
 
     assert len(store.due_jobs(ALL, past, 100)) == 100
+
+    # How late they were has no index: the HTTP API has it looked for in one day, whose table is read in the list's order.
+    late = executions.list("default", start=from_us(past), end=from_us(past + DAY), late=60).using(bench.alias)
+    plan = late.filter(state__in=TERMINAL)[:51].explain()
+    assert plan.count("Scan") == 1 and "Index Scan Backward" in plan and "scheduled_at_idx" in plan, plan
 
 
 def _rows(line: str) -> int:

@@ -140,6 +140,18 @@ def test_one_letter_is_replayed_and_another_discarded(acme):
     is_problem(acme("POST", path + "/discard"), 409)
 
 
+@pytest.mark.parametrize(("query", "status"), [
+    ("", 200), ("&until=2026-01-02T00:00:00Z", 200), ("&since=2026-01-01T00:00:00Z&until=2026-01-02T00:00:00Z", 200),
+    ("&since=2026-01-01T00:00:00Z&until=2026-01-02T00:00:01Z", 422), ("&since=2026-01-01T00:00:00Z", 422),
+    ("&since=2026-01-01T00:00:00Z&job=01900000-0000-7000-8000-000000000000", 200),
+])
+def test_how_late_they_were_is_looked_for_in_a_day_at_most_since_no_index_has_it(acme, query, status):
+    answer = acme("GET", f"/executions?late_over=60{query}")
+
+    assert answer.status_code == status
+    assert status == 200 or (answer.json()["field"], "a day apart" in answer.json()["mend"]) == ("late_over", True)
+
+
 def test_without_a_job_or_since_executions_of_one_day_are_listed(acme):
     job = jobs.create(tenant="acme", **REPORT)
     letter = dead_letter(job)
