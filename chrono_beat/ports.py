@@ -232,8 +232,8 @@ class JobStore(Protocol):
         tenant's, where it has one of its own), at most *limit* but for whole days; returns how many rows went."""
 
     def prune(self, now_us: int, retention_us: int, limit: int) -> int:
-        """Remove changes of jobs, stored answers and closed alerts that are too old, at most *limit* of each; returns the
-        most that went of one kind."""
+        """Remove changes of jobs, stored answers, closed alerts and what was seen of another beat that are too old, at most
+        *limit* of each; returns the most that went of one kind."""
 
 
 class MessageSender(Protocol):

@@ -265,6 +265,11 @@ def shadowing() -> Any:
     return _above("shadowing")
 
 
+def observing() -> Any:
+    """Return where another beat notes what it sends, :mod:`chrono_beat_django.observing`."""
+    return _above("observing")
+
+
 def deployment_figures() -> Any:
     """Return figures of the whole deployment, for a thread that ends after it; see
     :func:`chrono_beat_django.dashboard.deployment.figures`."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.imports import symbol_by_name
 
-from chrono_beat.celery import http_task, traced_runs
+from chrono_beat.celery import http_task, observer, traced_runs
 from chrono_beat.celery.amqp import intercepting
 from chrono_beat.celery.eta import revoking
 from chrono_beat.celery.worker.metrics_step import OPTIONS, MetricsStep
@@ -124,6 +124,7 @@ def _prepare(app: Celery) -> None:
     app.user_options["worker"].update(OPTIONS)
     http_task.register(app)
     traced_runs.watch()
+    observer.watch()
 
 
 def _load(name: str) -> Any:

@@ -57,6 +57,7 @@ class Config:
         default_tenant: tenant of jobs that name none.
         eta_threshold: seconds ahead from which on ``eta`` and ``countdown`` of any task wait in the database; None for
             those of tasks only that ask for it (``chrono_eta``).
+        observe_beat: note what a `celery beat` with another scheduler sends, to compare it with shadows.
         retention_days: days for which finished executions are kept.
         alert_every: seconds between two messages of the same alert.
         alert_emails: addresses of operators; they are told of every alert.
@@ -97,6 +98,7 @@ class Config:
     http_allowed_addresses: tuple[str, ...] = ()
     default_tenant: str = "default"
     eta_threshold: float | None = None
+    observe_beat: bool = False
     retention_days: int = 30
     alert_every: float = 900.0
     alert_emails: tuple[str, ...] = ()
@@ -139,6 +141,8 @@ def _type_problem(name: str, value: object, default: object) -> str | None:
         return None
     if isinstance(default, str):
         return None if isinstance(value, str) and value else "must be a text that is not empty"
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else "must be True or False"
     wanted: tuple[type, ...] = (int,) if isinstance(default, int) else (int, float)
     if not isinstance(value, wanted) or isinstance(value, bool):
         return "must be a whole number" if wanted == (int,) else "must be a number of seconds"

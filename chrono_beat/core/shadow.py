@@ -20,6 +20,22 @@ MAX_WAKES = 4 * MAX_FIRES
 SHORTEST_SLEEP = timedelta(milliseconds=10)
 
 
+class Fire(NamedTuple):
+    """A message that another scheduler sent.
+
+    Args:
+        at_us: when, in microseconds since the epoch.
+        origin: the entry as an import names it.
+        name: the entry as the scheduler names it.
+        task: what it runs.
+    """
+
+    at_us: int
+    origin: str
+    name: str
+    task: str
+
+
 class Compared(NamedTuple):
     """Fires of both sides in a span.
 

@@ -36,6 +36,33 @@ class Migration(migrations.Migration):
                 'db_table': 'chrono_alert_mute',
             },
         ),
+        migrations.CreateModel(
+            name='BeatWatch',
+            fields=[
+                ('id', models.BigAutoField(primary_key=True, serialize=False)),
+                ('scheduler', models.CharField(help_text='Its class.', max_length=255)),
+                ('host', models.CharField(db_default='', default='', help_text='Where it ran.', max_length=255)),
+                ('began_at', models.DateTimeField()),
+                ('seen_until', models.DateTimeField(help_text='All that was sent before is noted.')),
+            ],
+            options={
+                'db_table': 'chrono_beat_watch',
+            },
+        ),
+        migrations.CreateModel(
+            name='BeatFire',
+            fields=[
+                ('id', models.BigAutoField(primary_key=True, serialize=False)),
+                ('origin', models.CharField(help_text='The entry as an import names it.', max_length=255)),
+                ('name', models.CharField(help_text='The entry as beat names it.', max_length=255)),
+                ('task', models.CharField(max_length=255)),
+                ('sent_at', models.DateTimeField(help_text="By the database's clock.")),
+            ],
+            options={
+                'db_table': 'chrono_beat_fire',
+                'indexes': [models.Index(fields=['sent_at'], name='chrono_beat_fire_sent')],
+            },
+        ),
         migrations.AddField(
             model_name='deployment',
             name='zone_data',

@@ -19,11 +19,12 @@ from chrono_beat_django.models.jobs import (
     PendingVoid,
     new_job_id,
 )
-from chrono_beat_django.models.seen import SPANS, Alert, AlertMute, Rollup
+from chrono_beat_django.models.seen import SPANS, Alert, AlertMute, BeatFire, BeatWatch, Rollup
 from chrono_beat_django.models.tenants import ApiKey, StoredAnswer, Tenant
 
 __all__ = [
     "DEFAULT_MAX_DURATION_SECONDS", "END_OF_TIME", "FIRST_INSTANT", "HANDLED", "KEY_SCOPES", "SOURCES", "SPANS",
-    "TARGET_KINDS", "Alert", "AlertMute", "ApiKey", "Deployment", "Dispatcher", "Execution", "ExecutionQuerySet", "Job",
-    "JobEvent", "JobQuerySet", "Lane", "Partition", "PendingVoid", "Rollup", "StoredAnswer", "Tenant", "new_job_id",
+    "TARGET_KINDS", "Alert", "AlertMute", "ApiKey", "BeatFire", "BeatWatch", "Deployment", "Dispatcher", "Execution",
+    "ExecutionQuerySet", "Job", "JobEvent", "JobQuerySet", "Lane", "Partition", "PendingVoid", "Rollup", "StoredAnswer",
+    "Tenant", "new_job_id",
 ]

@@ -97,3 +97,36 @@ class AlertMute(models.Model):
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.kind, self.tenant, self.subject))) or "all"
+
+
+class BeatWatch(models.Model):
+    """A span in which all that one ``celery beat`` of another scheduler sent was noted. What is outside is not known."""
+
+    id = models.BigAutoField(primary_key=True)
+    scheduler = models.CharField(max_length=255, help_text="Its class.")
+    host = models.CharField(max_length=255, help_text="Where it ran.", **both(""))
+    began_at = models.DateTimeField()
+    seen_until = models.DateTimeField(help_text="All that was sent before is noted.")
+
+    class Meta:
+        db_table = "chrono_beat_watch"
+
+    def __str__(self) -> str:
+        return f"{self.scheduler} on {self.host}"
+
+
+class BeatFire(models.Model):
+    """A message that ``celery beat`` sent for an entry of its schedule; kept as long as executions."""
+
+    id = models.BigAutoField(primary_key=True)
+    origin = models.CharField(max_length=255, help_text="The entry as an import names it.")
+    name = models.CharField(max_length=255, help_text="The entry as beat names it.")
+    task = models.CharField(max_length=255)
+    sent_at = models.DateTimeField(help_text="By the database's clock.")
+
+    class Meta:
+        db_table = "chrono_beat_fire"
+        indexes = [models.Index(fields=["sent_at"], name="chrono_beat_fire_sent")]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.sent_at:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,4 +1,4 @@
-"""What the keeper removes besides executions: the audit of changes, stored answers, closed alerts. Both engines.
+"""What the keeper removes besides executions: changes, stored answers, closed alerts, what a beat sent. Both engines.
 
 A statement looks at the oldest rows of an index only, at most as many as it may remove: that costs little where nothing is
 old, and locks few rows where much is (R167).
@@ -22,6 +22,9 @@ ANSWERS = _REMOVE.format(
 ALERTS = """DELETE FROM chrono_alert WHERE id IN (
     SELECT id FROM chrono_alert WHERE last_at < %s AND closed_at < %s ORDER BY last_at LIMIT %s)"""
 
+BEAT_FIRES = _REMOVE.format(table="chrono_beat_fire", columns="sent_at", order="sent_at", where="old.sent_at < %s")
+BEAT_WATCHES = _REMOVE.format(table="chrono_beat_watch", columns="seen_until", order="id", where="old.seen_until < %s")
+
 
 def prune(cursor, now_us: int, retention_us: int, limit: int, written) -> int:
     """Remove at most *limit* rows of each kind, within a transaction; see JobStore.prune.
@@ -44,6 +47,8 @@ def prune(cursor, now_us: int, retention_us: int, limit: int, written) -> int:
         (EVENTS, [limit, written(max(0, now_us - EVENTS_KEPT_TIMES * longest_us))]),
         (ANSWERS, [limit, written(now_us - ANSWERS_KEPT_US)]),
         (ALERTS, [before, before, limit]),
+        (BEAT_FIRES, [limit, before]),
+        (BEAT_WATCHES, [limit, before]),
     ):
         cursor.execute(sql, parameters)
         went.append(cursor.rowcount)

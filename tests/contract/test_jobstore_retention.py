@@ -59,10 +59,10 @@ def engine(request):
     return request.getfixturevalue(f"{request.param}_bench")
 
 
-def test_r167_old_changes_answers_and_closed_alerts_go_a_batch_at_a_time_with_the_same_few_statements(engine):
+def test_r167_old_changes_answers_closed_alerts_and_fires_of_beat_go_a_batch_at_a_time_with_the_same_few_statements(engine):
     alias, now_us = engine.alias, engine.store.now_us()
     engine.add_tenant("long", retention_days=60)
-    for model in (models.StoredAnswer, models.Alert):
+    for model in (models.StoredAnswer, models.Alert, models.BeatFire, models.BeatWatch):
         model.objects.using(alias).all().delete()
     job_id = models.new_job_id()
     for number, days in enumerate((1_000, 999, 998, 719, 1, 0)):
@@ -71,6 +71,8 @@ def test_r167_old_changes_answers_and_closed_alerts_go_a_batch_at_a_time_with_th
         models.StoredAnswer.objects.using(alias).create(created_at=at, tenant="default", key=str(number))
         models.Alert.objects.using(alias).create(kind="closed", subject=str(number), first_at=at, last_at=at, closed_at=at)
         models.Alert.objects.using(alias).create(kind="open", subject=str(number), first_at=at, last_at=at)
+        models.BeatFire.objects.using(alias).create(origin="beat_schedule:a", name="a", task="t", sent_at=at)
+        models.BeatWatch.objects.using(alias).create(scheduler="s", began_at=from_us(0), seen_until=at)
 
     went, statements = [], []
     for _ in range(4):
@@ -78,7 +80,8 @@ def test_r167_old_changes_answers_and_closed_alerts_go_a_batch_at_a_time_with_th
             went.append(engine.store.prune(now_us, MONTH, 2))
         statements.append(len([query for query in asked if query["sql"].startswith(("SELECT", "DELETE"))]))
 
-    assert (went, set(statements)) == ([2, 2, 0, 0], {4})
+    assert (went, set(statements)) == ([2, 2, 0, 0], {6})
     assert models.JobEvent.objects.using(alias).count() == 3
     assert models.StoredAnswer.objects.using(alias).count() == 2
     assert [models.Alert.objects.using(alias).filter(kind=kind).count() for kind in ("open", "closed")] == [6, 2]
+    assert [model.objects.using(alias).count() for model in (models.BeatFire, models.BeatWatch)] == [2, 2]
