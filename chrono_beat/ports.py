@@ -470,13 +470,20 @@ class AlertStore(Protocol):
 
 
 class AlertSender(Protocol):
-    """A way to tell somebody of an alert."""
+    """A way to tell one receiver of an alert; its name is the same in each process, and without blanks."""
 
     name: str
 
     def send(self, alert: OpenAlert) -> None:
-        """Tell of an alert, or do nothing where nobody is to be told this way. It takes a few seconds at most.
+        """Tell of an alert. It takes a few seconds at most.
 
         Raises:
             Exception: of any kind; it is tried again later.
         """
+
+
+class AlertWays(Protocol):
+    """Who is to be told of an alert, and how."""
+
+    def __call__(self, alert: OpenAlert) -> Sequence[AlertSender]:
+        """Return a sender for each receiver: one that fails is tried again by itself."""

@@ -161,8 +161,8 @@ def services(
     if "record" in roles:
         made["record"] = [Recorder(jobs_side, redis_side, clock, settings, reader=member)]
     if "alert" in roles:
-        ways = _above("alert_senders")
-        made["alert"] = [Alerts(jobs_side, alert_store(), ways.senders(settings), clock, settings)]
+        senders = _above("alert_senders")
+        made["alert"] = [Alerts(jobs_side, alert_store(), senders.ways(settings), clock, settings)]
     # The order in which they stop: who fires first, who writes down what became of it, and what of it is an alert, last.
     return Runner([service for part in made.values() for service in part], clock, at_thread_end=connections.close_all)
 

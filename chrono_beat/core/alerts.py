@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from chrono_beat.core.ids import to_us
+
 MAX_SUBJECT = 255
 MAX_WAITING = 1_000
 """Different findings that a process keeps in memory until they are written down; what is beyond is counted."""
@@ -25,6 +27,9 @@ MAX_SUBJECTS = 20
 MORE = "more"
 """Its subject."""
 
+SECRET = "secret_"
+"""Names of details begin so that operators alone may see."""
+
 MAX_ATTEMPTS = 10
 """Attempts at one telling before those senders that still fail are left out of it."""
 
@@ -32,6 +37,9 @@ SHORTEST_BACKOFF_US = 10_000_000
 LONGEST_BACKOFF_US = 3_600_000_000
 CLAIM_US = 120_000_000
 """For so long nobody else sends what was claimed; whoever died in between is followed after it."""
+
+TELL_US = 60_000_000
+"""After so long the receivers that are left wait for the next attempt, so that no claim runs out under its sender."""
 
 QUIET_CLOSES_US = 86_400_000_000
 """An alert that nothing ends is over when it was not noticed for so long."""
@@ -75,6 +83,7 @@ class OpenAlert:
         told_to: senders that have been given this telling already.
         attempts: attempts at this telling before this one.
         claim: until when it is the claimer's, microseconds since the epoch; what tells its claim from others.
+        told_count: the count of the telling before this one, 0 before the first; what tells one telling from others.
     """
 
     id: int
@@ -88,6 +97,7 @@ class OpenAlert:
     told_to: frozenset[str]
     attempts: int
     claim: int
+    told_count: int = 0
 
 
 class Kind(NamedTuple):
@@ -257,6 +267,15 @@ def title(alert: Finding | OpenAlert) -> str:
     return f"{_kind(alert.kind).title}{whose}"
 
 
+def message_id(alert: OpenAlert) -> str:
+    """Return what all attempts at one telling have in common, whoever makes them and whatever was noticed in between, and no
+    other telling has: receivers know a repeat by it.
+
+    The instant tells apart deployments that tell the same receiver.
+    """
+    return f"alert-{alert.id}-{to_us(alert.first_at)}-{alert.told_count}"
+
+
 def is_operators(alert: Finding | OpenAlert) -> bool:
     """Say whether operators are told of it: of what is for all they have one alert, and not each tenant's too."""
     return not (alert.tenant and _kind(alert.kind).for_all)
@@ -283,6 +302,7 @@ def text(alert: Finding | OpenAlert, *, operator: bool) -> str:
     return "\n".join([*lines, kind.mend])
 
 
-def shown_detail(alert: OpenAlert) -> dict[str, Any]:
-    """Return the detail that a tenant may see."""
-    return {name: value for name, value in alert.detail.items() if not name.startswith("secret_")}
+def shown_detail(alert: OpenAlert, *, operator: bool) -> dict[str, Any]:
+    """Return the detail for a program: a tenant's sees nothing of others."""
+    return {name.removeprefix(SECRET): value for name, value in alert.detail.items()
+            if operator or not name.startswith(SECRET)}

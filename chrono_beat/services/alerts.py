@@ -22,7 +22,7 @@ from chrono_beat.core.alerts import Finding, OpenAlert, Over
 from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import StoreUnavailable
-from chrono_beat.ports import AlertSender, AlertStore, JobStore
+from chrono_beat.ports import AlertSender, AlertStore, AlertWays, JobStore
 from chrono_beat.services.service import Service
 
 logger = logging.getLogger(__name__)
@@ -81,19 +81,19 @@ class Alerts(Service):
     Args:
         jobs: for the database's clock and the partitions.
         store: where alerts are kept.
-        senders: the ways to tell them.
+        ways: the receivers of an alert, and how each is told.
         clock: the host's clocks.
         config: quiet time, skew margin.
     """
 
     def __init__(
-        self, jobs: JobStore, store: AlertStore, senders: Sequence[AlertSender], clock: Clock, config: Config,
+        self, jobs: JobStore, store: AlertStore, ways: AlertWays, clock: Clock, config: Config,
     ) -> None:
         super().__init__("alerts", clock)
         self.inbox = Inbox(round(config.skew_margin * 1_000_000), socket.gethostname())
         self._jobs = jobs
         self._store = store
-        self._senders = tuple(senders)
+        self._ways = ways
         self._every_us = round(config.alert_every * 1_000_000)
         self._next_look_us = 0
         self._unowned_since_us: int | None = None
@@ -150,22 +150,28 @@ class Alerts(Service):
             self.inbox.add(Finding("no_owner", "", "", 1, {"partitions": unowned}))
 
     def _tell(self, alert: OpenAlert) -> None:
-        """Tell by every way that has not had it yet; one that fails keeps none of the others from it."""
+        """Tell every receiver that has not had it yet; one that fails keeps none of the others from it."""
         told_to, failed = set(alert.told_to), False
-        for sender in self._senders:
+        until_us = self.clock.monotonic_us() + alerts.TELL_US
+        for sender in self._ways(alert):
             if sender.name in told_to:
                 continue
-            try:
-                sender.send(alert)
-            except Exception as error:
-                failed = True
-                # Its type alone: a library's text may repeat an address or a URL with a secret.
-                logger.warning("alert %s (%s) could not be sent by %s: %s; attempt %s of %s", alert.id, alert.kind,
-                               sender.name, type(error).__name__, alert.attempts + 1, alerts.MAX_ATTEMPTS)
-            else:
+            if self.clock.monotonic_us() < until_us and self._sent(alert, sender):
                 told_to.add(sender.name)
+            else:
+                failed = True
         now_us = self._jobs.now_us()
         if failed and alert.attempts + 1 < alerts.MAX_ATTEMPTS:
             self._store.alert_failed(alert, told_to, now_us + alerts.backoff_us(alert.attempts + 1))
         else:
             self._store.alert_told(alert, now_us)
+
+    def _sent(self, alert: OpenAlert, sender: AlertSender) -> bool:
+        try:
+            sender.send(alert)
+        except Exception as error:
+            # Its type alone: a library's text may repeat an address or a URL with a secret.
+            logger.warning("alert %s (%s) could not be sent by %s: %s; attempt %s of %s", alert.id, alert.kind,
+                           sender.name, type(error).__name__, alert.attempts + 1, alerts.MAX_ATTEMPTS)
+            return False
+        return True

@@ -114,7 +114,7 @@ class MemoryAlertStore:
             row.claimed_until_us = now_us + claim_us
             return OpenAlert(
                 row.id, *row.key, row.count, row.found.detail, from_us(row.first_us), from_us(row.last_us), row.told_to,
-                row.attempts, row.claimed_until_us)
+                row.attempts, row.claimed_until_us, row.told_count)
 
     def alert_told(self, alert: OpenAlert, now_us: int) -> None:
         """See AlertStore."""

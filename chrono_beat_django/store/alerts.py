@@ -107,7 +107,7 @@ class DjangoAlertStore:
             return None
         return OpenAlert(
             row.id, row.kind, row.tenant, row.subject, row.count, json.loads(row.detail or "{}"), row.first_at, row.last_at,
-            frozenset(row.told_to.split()), row.attempts, to_us(until))
+            frozenset(row.told_to.split()), row.attempts, to_us(until), row.told_count)
 
     def alert_told(self, alert: OpenAlert, now_us: int) -> None:
         """Note that it was told with its count."""

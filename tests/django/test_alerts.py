@@ -1,4 +1,5 @@
 """Alerts: noted once, told once, to whom they concern, whatever fails meanwhile."""
+from collections import Counter
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -41,12 +42,12 @@ class Way:
 class Deployment:
     """Processes with the role alert on one database, whose clock goes by hand."""
 
-    def __init__(self, *ways, processes=1):
+    def __init__(self, *ways, processes=1, of=None):
         self.now_us, self.leases, self.clock = START, [], ManualClock()
         jobs = SimpleNamespace(now_us=lambda: self.now_us, partitions=lambda: self.leases)
         self.store = DjangoAlertStore(definitions.alias(), alert_senders.closed)
         self.services = [
-            Alerts(jobs, self.store, ways, self.clock, Config(alert_every=900)) for _ in range(processes)]
+            Alerts(jobs, self.store, of or (lambda alert: ways), self.clock, Config(alert_every=900)) for _ in range(processes)]
 
     def notice(self, *found):
         for each in found:
@@ -243,7 +244,7 @@ def test_a_tenant_is_told_that_it_is_crowded_and_not_by_whom(monkeypatch):
     posted, heard = [], []
     monkeypatch.setattr(http, "call", lambda target, of, config: posted.append((target, of)))
     config = Config(alert_emails=("operator@example.org",))
-    deployment = Deployment(*alert_senders.senders(config))
+    deployment = Deployment(of=alert_senders.ways(config))
 
     def raised(alert, **_):
         heard.append(alert.kind)
@@ -262,13 +263,70 @@ def test_a_tenant_is_told_that_it_is_crowded_and_not_by_whom(monkeypatch):
     assert "loudneighbour" not in said["ops@acme.example"] + target.body
     assert "99th" in said["ops@acme.example"]
     assert target.secrets == ("whsec_c2VjcmV0",)
-    assert of.idempotency_key == f"alert-{Alert.objects.get().id}-1"
+    assert of.idempotency_key == f"alert-{Alert.objects.get().id}-{START}-0"
     assert heard == ["crowded"]
+
+
+def test_an_address_that_is_refused_brings_the_others_no_repeats(monkeypatch):
+    Tenant.objects.create(slug="acme", alert_email="good@acme.example, bad@acme.example")
+    deployment = Deployment(of=alert_senders.ways(Config(alert_emails=("bad@example.org", "good@example.org"))))
+    stock, refuses = alert_senders.EmailMessage.send, True
+
+    def send(message):
+        if refuses and "bad@" in message.to[0]:
+            raise OSError("550")
+        return stock(message)
+
+    monkeypatch.setattr(alert_senders.EmailMessage, "send", send)
+    deployment.notice(dead())
+    for _ in range(3):
+        deployment.step(MINUTE)
+    assert sorted(message.to[0] for message in mail.outbox) == ["good@acme.example", "good@example.org"]
+    refuses = False
+    deployment.step(MINUTE)
+
+    assert Counter(message.to[0] for message in mail.outbox) == dict.fromkeys(
+        ["good@acme.example", "good@example.org", "bad@acme.example", "bad@example.org"], 1)
+
+
+def test_all_attempts_at_one_telling_have_one_message_id_and_no_other_telling_has_it(monkeypatch):
+    """Whatever is noticed in between: a receiver whose answer was lost must know the repeat."""
+    Tenant.objects.create(slug="acme", alert_email="ops@acme.example", alert_url="https://acme.example/hook")
+    posted, answers = [], [OSError("lost"), OSError("lost"), None, None]
+
+    def call(target, of, config):
+        posted.append(of.idempotency_key)
+        if error := answers.pop(0):
+            raise error
+
+    monkeypatch.setattr(http, "call", call)
+    deployment = Deployment(of=alert_senders.ways(Config()))
+    for _ in range(4):
+        deployment.notice(dead())
+        deployment.step(MINUTE)
+    deployment.step(20 * MINUTE)
+
+    assert posted[0] == posted[1] == posted[2] != posted[3]
+    assert len({message.extra_headers["Message-ID"] for message in mail.outbox}) == len(mail.outbox) == 2
+
+
+def test_receivers_that_hang_for_long_leave_the_rest_to_the_next_attempt(way):
+    """So that the claim does not run out meanwhile, and nobody else sends the same."""
+    slow = Way("slow")
+    deployment = Deployment(slow, way)
+    slow.send = lambda alert: deployment.clock.advance(us=rules.TELL_US)
+    deployment.notice(dead())
+
+    deployment.step()
+    assert not way.told
+    deployment.step(MINUTE)
+
+    assert len(way.told) == 1
 
 
 def test_a_tenants_addresses_get_nothing_of_another_or_of_the_deployment():
     Tenant.objects.create(slug="acme", alert_email="ops@acme.example")
-    deployment = Deployment(*alert_senders.senders(Config()))
+    deployment = Deployment(of=alert_senders.ways(Config()))
     deployment.notice(dead(tenant="other"), Finding("no_owner", "", "", 1, {"partitions": 2}))
 
     deployment.step()

@@ -29,7 +29,7 @@ class Scene:
         self.world, self.alerts, self.told = World(**world), MemoryAlertStore(), []
         self.world.store.add_tenant(MemoryTenant(slug="acme", max_running=100))
         self.service = self.world.add(
-            Alerts(self.world.store, self.alerts, [self], self.world.flow, self.world.config))
+            Alerts(self.world.store, self.alerts, lambda alert: [self], self.world.flow, self.world.config))
         self.unsubscribe = telemetry.subscribe(self.service.inbox.observe)
 
     def send(self, alert):
