@@ -117,6 +117,8 @@ def _ways(config: Config, alert: OpenAlert) -> list[AlertSender]:
     made: list[AlertSender] = [SignalSender()]
     if alerts.is_operators(alert):
         made += [Mail(TO_OPERATOR, address) for address in dict.fromkeys(config.alert_emails)]
+        if config.alert_url:
+            made.append(Webhook(TO_OPERATOR, config.alert_url, config.alert_secrets, config))
     tenant = Tenant.objects.using(store.alias()).filter(slug=alert.tenant).first() if alert.tenant else None
     if tenant is not None:
         addresses = filter(None, (address.strip() for address in tenant.alert_email.split(",")))

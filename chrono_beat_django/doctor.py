@@ -18,8 +18,9 @@ from chrono_beat import __version__
 from chrono_beat.core import ids
 from chrono_beat.core.errors import ChronoError, QueueUnavailable, StoreUnavailable
 from chrono_beat.core.targets import relay_pool
+from chrono_beat.targets import http
 from chrono_beat_django import wiring
-from chrono_beat_django.models import Execution, Job, Tenant
+from chrono_beat_django.models import Alert, Execution, Job, Tenant
 from chrono_beat_django.store import layout
 
 GOOD, WARNING, BAD = "ok", "warning", "error"
@@ -223,6 +224,25 @@ def _quarantine() -> Iterator[Finding]:
         yield Finding("jobs", WARNING, f"{waiting} executions are overdue by over a minute", "see dispatchers, clocks")
 
 
+def _alerts() -> Iterator[Finding]:
+    config = wiring.config()
+    wrong = http.wrong_place(config.alert_url, config) if config.alert_url else None
+    if wrong:
+        yield Finding("alerts", BAD, f"ALERT_URL cannot be called: {wrong}", "correct it, or say where it may lead")
+    elif not config.alert_emails and not config.alert_url:
+        yield Finding("alerts", WARNING, "no operator is told of alerts", "set ALERT_EMAILS, or ALERT_URL and ALERT_SECRETS")
+    else:
+        to = [f"{len(config.alert_emails)} addresses"] * bool(config.alert_emails) + ["ALERT_URL"] * bool(config.alert_url)
+        yield Finding("alerts", GOOD, f"operators are told at {' and '.join(to)}")
+    bare = Tenant.objects.exclude(alert_url="").filter(webhook_secret="").order_by("slug")
+    if names := list(bare.values_list("slug", flat=True)):
+        yield Finding("alerts", WARNING, f"alerts go unsigned to tenants {_named(names)}",
+                      "give them a secret: tenant_secrets.rotate_webhook_secret")
+    unsent = Alert.objects.filter(closed_at__isnull=True, attempts__gt=0).count()
+    if unsent:
+        yield Finding("alerts", WARNING, f"{unsent} alerts have not reached everybody yet; the log of chrono run says why")
+
+
 def _named(names: Iterable[str]) -> str:
     listed = list(names)
     rest = len(listed) - MOST_NAMED
@@ -231,5 +251,5 @@ def _named(names: Iterable[str]) -> str:
 
 CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "versions": _versions, "database": _database, "indexes": _indexes, "redis": _redis, "clocks": _clocks,
-    "dispatchers": _dispatchers, "workers": _workers, "jobs": _quarantine,
+    "dispatchers": _dispatchers, "workers": _workers, "jobs": _quarantine, "alerts": _alerts,
 }

@@ -41,6 +41,8 @@ MASK = "********"
 
 SECRET_PREFIX = "whsec_"
 SECRET_BYTES = 32
+LEAST_SECRET_BYTES = 24
+"""What Standard Webhooks ask for."""
 
 _RETRIABLE = frozenset({408, 425, 429})
 _SECRET = re.compile(r"auth|token|secret|passw|cookie|signature|session|credential|api[-_]?key|[-_]key$|^key$", re.IGNORECASE)
@@ -206,6 +208,17 @@ def without_secrets(text: str, target: HttpTarget) -> str:
 def encode_secret(random: bytes) -> str:
     """Write a signing secret as Standard Webhooks do."""
     return SECRET_PREFIX + base64.b64encode(random).decode()
+
+
+def wrong_secret(text: str) -> str | None:
+    """Say why a text is no signing secret, without repeating it; None where it is one."""
+    try:
+        random = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True) if text.startswith(SECRET_PREFIX) else b""
+    except ValueError:
+        random = b""
+    if len(random) >= LEAST_SECRET_BYTES:
+        return None
+    return f"must be texts of {SECRET_PREFIX} and {LEAST_SECRET_BYTES} random bytes or more in base64"
 
 
 def signature(secrets: Sequence[str], message_id: str, timestamp: int, body: bytes) -> str:

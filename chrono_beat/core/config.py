@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from chrono_beat.core.addresses import wrong_network
+from chrono_beat.core.callback import wrong_secret, wrong_url
 from chrono_beat.core.errors import MisconfiguredError, Problem
 
 MAX_PARTITIONS = 4096
@@ -61,6 +62,8 @@ class Config:
         retention_days: days for which finished executions are kept.
         alert_every: seconds between two messages of the same alert.
         alert_emails: addresses of operators; they are told of every alert.
+        alert_url: URL that is told of every alert, too; None for none.
+        alert_secrets: secrets with which these requests are signed, ``whsec_…``: one, and another while it is replaced.
         metrics_tokens: bearer tokens, any of which opens the page ``metrics``; without one there is no such page.
         metrics_tenants: tenants that metrics name; all others are one, "other".
         wiring: dotted name of the composition root.
@@ -102,6 +105,8 @@ class Config:
     retention_days: int = 30
     alert_every: float = 900.0
     alert_emails: tuple[str, ...] = ()
+    alert_url: str | None = field(default=None, repr=False)
+    alert_secrets: tuple[str, ...] = field(default=(), repr=False)
     metrics_tokens: tuple[str, ...] = field(default=(), repr=False)
     metrics_tenants: int = 20
     wiring: str = "chrono_beat_django.wiring"
@@ -134,12 +139,14 @@ def _type_problem(name: str, value: object, default: object) -> str | None:
             return None if set(value) <= set(default) else f"may have {' and '.join(default)}"
         if name == "metrics_tokens" and any(len(token) < SHORTEST_TOKEN for token in value):
             return f"must be texts of {SHORTEST_TOKEN} characters or more that nobody can guess"
+        if name == "alert_secrets":
+            return next(filter(None, map(wrong_secret, value)), None)
         if name == "http_allowed_addresses":
             return next(filter(None, map(wrong_network, value)), None)
         return None
     if default is None and value is None:
         return None
-    if isinstance(default, str):
+    if isinstance(default, str) or name == "alert_url":
         return None if isinstance(value, str) and value else "must be a text that is not empty"
     if isinstance(default, bool):
         return None if isinstance(value, bool) else "must be True or False"
@@ -181,7 +188,19 @@ def find_problems(settings: Mapping[str, Any]) -> list[Problem]:
             if values[small] > values[large] * share:
                 limit = values[large] * share
                 problems.append(Problem(small.upper(), f"must be at most {limit:g} ({share:g} of {large.upper()}): {why}"))
+        if values["alert_url"] is not None:
+            problems.extend(_alert_problems(values))
     return problems
+
+
+def _alert_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
+    wrong = wrong_url(values["alert_url"], values["http_allowed_schemes"], values["http_allowed_hosts"],
+                      values["http_allowed_addresses"])
+    if wrong:
+        yield Problem("ALERT_URL", wrong)
+    if not values["alert_secrets"]:
+        yield Problem("ALERT_SECRETS", "must hold a secret, since what goes to ALERT_URL is signed: whsec_ and 32 random "
+                                       "bytes in base64")
 
 
 def load(settings: Mapping[str, Any]) -> Config:

@@ -21,7 +21,7 @@ from chrono_beat.core import alerts
 from chrono_beat.core.alerts import Finding, OpenAlert, Over
 from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
-from chrono_beat.core.errors import StoreUnavailable
+from chrono_beat.core.errors import ChronoError, StoreUnavailable
 from chrono_beat.ports import AlertSender, AlertStore, AlertWays, JobStore
 from chrono_beat.services.service import Service
 
@@ -170,8 +170,9 @@ class Alerts(Service):
         try:
             sender.send(alert)
         except Exception as error:
-            # Its type alone: a library's text may repeat an address or a URL with a secret.
+            # A library's text may repeat an address or a URL with a secret; our own does not.
+            why = error if isinstance(error, ChronoError) else type(error).__name__
             logger.warning("alert %s (%s) could not be sent by %s: %s; attempt %s of %s", alert.id, alert.kind,
-                           sender.name, type(error).__name__, alert.attempts + 1, alerts.MAX_ATTEMPTS)
+                           sender.name, why, alert.attempts + 1, alerts.MAX_ATTEMPTS)
             return False
         return True

@@ -19,6 +19,7 @@ import certifi
 import httpcore
 
 from chrono_beat.core import callback
+from chrono_beat.core.addresses import wrong_address
 from chrono_beat.core.callback import HttpTarget, HttpTargetError
 from chrono_beat.core.config import Config
 from chrono_beat.targets.guard import AddressRefused, Deadline, GuardedBackend, Resolver, resolve
@@ -83,6 +84,26 @@ def call(target: HttpTarget, of: Call, config: Config, *, resolver: Resolver = r
     if 200 <= status < 300:
         return Answer(status, round((time.monotonic() - began) * 1000, 1))
     raise _refusal(host, status, retry_after, callback.without_secrets(text, target))
+
+
+def wrong_place(url: str, config: Config, *, resolver: Resolver = resolve) -> str | None:
+    """Say why a call of a URL would be refused at present, None where it would be made. Asks for the name and calls nobody.
+
+    Args:
+        url, config, resolver: as of a call.
+    """
+    if wrong := callback.wrong_url(
+        url, config.http_allowed_schemes, config.http_allowed_hosts, config.http_allowed_addresses,
+    ):
+        return f"it {wrong}"
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        found = resolver(host, parts.port or 443)
+    except (OSError, UnicodeError) as error:
+        return f"{host} could not be resolved: {error}"
+    refused = [wrong_address(address, config.http_allowed_addresses) for address in found]
+    return f"{host}: {refused[0]}; see HTTP_ALLOWED_ADDRESSES" if refused and all(refused) else None
 
 
 def request_headers(target: HttpTarget, of: Call, now: float | None = None) -> list[tuple[bytes, bytes]]:

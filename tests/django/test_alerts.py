@@ -1,4 +1,5 @@
 """Alerts: noted once, told once, to whom they concern, whatever fails meanwhile."""
+import json
 from collections import Counter
 from datetime import timedelta
 from types import SimpleNamespace
@@ -9,12 +10,13 @@ from django.utils.timezone import now
 
 from chrono_beat.core import alerts as rules
 from chrono_beat.core.alerts import Finding, Over
+from chrono_beat.core.callback import encode_secret
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import InvalidInput, NotFound, StoreUnavailable
 from chrono_beat.services.alerts import Alerts, Inbox
 from chrono_beat.targets import http
 from chrono_beat.testing.clock import ManualClock
-from chrono_beat_django import alert_senders, alerts
+from chrono_beat_django import alert_senders, alerts, doctor, wiring
 from chrono_beat_django.models import Alert, AlertMute, Tenant
 from chrono_beat_django.signals import alert_closed, alert_raised
 from chrono_beat_django.store import definitions
@@ -23,6 +25,7 @@ from chrono_beat_django.store.alerts import DjangoAlertStore
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
 START = 1_800_000_000 * SECOND
+URL, SECRET = "https://alerts.example.org/hook", encode_secret(b"o" * 32)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -322,6 +325,56 @@ def test_receivers_that_hang_for_long_leave_the_rest_to_the_next_attempt(way):
     deployment.step(MINUTE)
 
     assert len(way.told) == 1
+
+def test_operators_have_a_url_of_their_own_which_is_told_all(monkeypatch):
+    """The tenant's is signed with the tenant's secrets and has nothing of others."""
+    Tenant.objects.create(slug="acme", alert_url="https://acme.example/hook", webhook_secret="whsec_c2VjcmV0")
+    posted = {}
+    monkeypatch.setattr(http, "call", lambda target, of, config: posted.setdefault(target.url, []).append(target))
+    deployment = Deployment(of=alert_senders.ways(Config(alert_url=URL, alert_secrets=(SECRET,))))
+
+    deployment.notice(Finding("crowded", "acme", "", 1, {"p99": 5, "usual": 1, "secret_by": "globex"}),
+                      Finding("no_worker", "acme", "chrono t", 1, {"pool": "chrono", "task": "t", "jobs": 1, "name": "n"}))
+    deployment.step()
+
+    [to_operators], to_tenant = posted[URL], posted["https://acme.example/hook"]
+    assert to_operators.secrets == (SECRET,) and {target.secrets for target in to_tenant} == {("whsec_c2VjcmV0",)}
+    told = json.loads(to_operators.body)
+    assert told["detail"] == {"p99": 5, "usual": 1, "by": "globex"} and "globex" in told["text"]
+    assert len(to_tenant) == 2 and not any("globex" in target.body for target in to_tenant)
+
+
+def test_no_alert_and_no_page_of_its_shows_a_secret_or_the_url_of_a_receiver(caplog):
+    """The failed attempt names the host, since whoever reads the log is to mend it."""
+    Tenant.objects.create(slug="acme", alert_url="https://10.0.0.1/?token=s3cret", webhook_secret=SECRET)
+    deployment = Deployment(of=alert_senders.ways(Config()))
+    deployment.notice(dead())
+
+    deployment.step()
+
+    row = Alert.objects.get()
+    seen = caplog.text + row.text + row.detail + row.told_to
+    assert "HTTP_ALLOWED_ADDRESSES" in caplog.text
+    assert "s3cret" not in seen and SECRET not in seen
+
+
+def test_the_doctor_says_whether_operators_are_told(monkeypatch):
+    def told(**given):
+        with wiring.override(config=Config(**given)):
+            return [(finding.level, finding.message) for finding in doctor._alerts()]
+
+    assert told()[0][0] == doctor.WARNING
+    assert told(alert_emails=("a@example.org",)) == [(doctor.GOOD, "operators are told at 1 addresses")]
+    [(level, message)] = told(alert_url="https://127.0.0.1/", alert_secrets=(SECRET,))
+    assert level == doctor.BAD and "loopback" in message
+    named = {"resolver": lambda host, port: ["10.0.0.1"]}
+    assert "10.0.0.1" in http.wrong_place(URL, Config(), **named)
+    assert http.wrong_place(URL, Config(http_allowed_addresses=("10.0.0.0/8",)), **named) is None
+
+    Tenant.objects.create(slug="acme", alert_url="https://acme.example/")
+    Alert.objects.create(kind="missed", attempts=1)
+    levels = [level for level, _ in told(alert_emails=("a@example.org",))]
+    assert levels == [doctor.GOOD, doctor.WARNING, doctor.WARNING]
 
 
 def test_a_tenants_addresses_get_nothing_of_another_or_of_the_deployment():

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from chrono_beat.core import callback
 from chrono_beat.core.config import Config, find_problems, load
 from chrono_beat.core.errors import MisconfiguredError
 
 ROOT = Path(__file__).resolve().parents[2]
+SECRET = callback.encode_secret(b"x" * 32)
 
 
 def test_the_defaults_can_work():
@@ -32,14 +34,30 @@ def test_the_defaults_can_work():
     ({"REDIS_URL": ""}, "REDIS_URL", "not empty"),
     ({"ALLOWED_TASKS": []}, "ALLOWED_TASKS", "one or more"),
     ({"ALLOWED_TASKS": "shop.*"}, "ALLOWED_TASKS", "list"),
+    ({"ALERT_URL": 5}, "ALERT_URL", "text"),
+    ({"ALERT_URL": "https://ops.example/"}, "ALERT_SECRETS", "is signed"),
+    ({"ALERT_SECRETS": ["whsec_c2hvcnQ="]}, "ALERT_SECRETS", "24 random bytes"),
+    ({"ALERT_SECRETS": [SECRET.removeprefix("whsec_")]}, "ALERT_SECRETS", "whsec_"),
+    ({"ALERT_SECRETS": [SECRET[:-2]]}, "ALERT_SECRETS", "base64"),
+    ({"ALERT_URL": "https://127.0.0.1/", "ALERT_SECRETS": [SECRET]}, "ALERT_URL", "HTTP_ALLOWED_ADDRESSES"),
+    ({"ALERT_URL": "http://ops.example/", "ALERT_SECRETS": [SECRET], "HTTP_ALLOWED_SCHEMES": ["https"]}, "ALERT_URL",
+     "begin with https://"),
 ])
 def test_what_cannot_work_is_named_with_the_mend(settings, field, words):
     problems = find_problems(settings)
 
     assert [problem.field for problem in problems] == [field]
     assert words in problems[0].message
+    assert SECRET.removeprefix("whsec_") not in problems[0].message
     with pytest.raises(MisconfiguredError, match=re.escape(field)):
         load(settings)
+
+
+def test_a_url_for_alerts_with_its_secret_can_work_and_shows_neither():
+    config = load({"ALERT_URL": "https://ops.example/?token=s3cret", "ALERT_SECRETS": [SECRET]})
+
+    assert config.alert_secrets == (SECRET,)
+    assert SECRET not in repr(config) and "s3cret" not in repr(config)
 
 
 def test_everything_wrong_is_told_at_once():
