@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from django.db import transaction
 
-from chrono_beat.core import ids, lifecycle
+from chrono_beat.core import eta, ids, lifecycle
 from chrono_beat.core.deliveries import Running
 from chrono_beat.core.errors import Conflict, NotFound, NotYetVoidedWarning, QueueUnavailable, StoreUnavailable
 from chrono_beat.core.records import Void
@@ -26,6 +26,8 @@ MARGIN_SECONDS = 0.5
 """Seconds by which a call waits longer than the start window: between a body's look at the clock and its first line."""
 
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.01, 0.1
+
+NOT_BEGUN = (lifecycle.SCHEDULED, lifecycle.QUEUED)
 
 RunningList = list      # `list` is a function of the module that calls this one
 
@@ -95,7 +97,14 @@ def settled(look: Callable[[], RunningList[Running] | None]) -> RunningList[Runn
         step = min(2 * step, LONGEST_LOOK_SECONDS)
 
 
-def cancel(execution: Execution | str, *, actor: str | None = None) -> Execution:
+def is_awaited(execution: Execution) -> bool:
+    """Say whether it is a Celery message that has not begun, whose result somebody may wait for."""
+    return execution.state in NOT_BEGUN and eta.is_awaited(execution.celery_id, str(execution.job_id), execution.kind)
+
+
+def cancel(
+    execution: Execution | str, *, actor: str | None = None, never_began: Callable[[Execution], None] | None = None,
+) -> Execution:
     """Cancel one execution that has not ended.
 
     What has not begun never begins, also after a restart of everything. What runs is told to stop: a prefork child is
@@ -105,6 +114,8 @@ def cancel(execution: Execution | str, *, actor: str | None = None) -> Execution
     Args:
         execution: an execution or its id.
         actor: who does it, for the audit.
+        never_began: called when Redis has ended a Celery message that waited here and never begins, so that its result and
+            its chord hear of it; None to tell them through the Celery app of this process.
 
     Returns:
         The execution, with ``still_running``: the deliveries that were running and have been told to stop; and ``told``:
@@ -129,7 +140,7 @@ def cancel(execution: Execution | str, *, actor: str | None = None) -> Execution
             rows.filter(id=key, state__in=lifecycle.OPEN).update(cancel_requested_at=found.cancel_requested_at)
             _write_cancel(found, actor, now_us)
         found.told = None                             # type: ignore[attr-defined]
-        transaction.on_commit(lambda: _carry_out_cancel(found, running), using=store.alias())
+        transaction.on_commit(lambda: _carry_out_cancel(found, running, never_began), using=store.alias())
     found.still_running = running                     # type: ignore[attr-defined]
     return found
 
@@ -140,7 +151,9 @@ def _write_cancel(execution: Execution, actor: str | None, now_us: int) -> None:
     store.write_event(job, "cancel", actor, now_us, detail)
 
 
-def _carry_out_cancel(execution: Execution, running: RunningList[Running]) -> None:
+def _carry_out_cancel(
+    execution: Execution, running: RunningList[Running], never_began: Callable[[Execution], None] | None,
+) -> None:
     lane = ids.lane_of(execution.tenant, wiring.config().lanes)
     queue, named = wiring.queue(), (lane, execution.id, str(execution.job_id), execution.tenant)
     try:
@@ -155,6 +168,9 @@ def _carry_out_cancel(execution: Execution, running: RunningList[Running]) -> No
         execution.told = False                        # type: ignore[attr-defined]
         return
     execution.told = True                             # type: ignore[attr-defined]
+    # Redis says "ended" once. What a worker has drawn is left to that worker, which knows whether it has begun.
+    if first.state == "ended" and is_awaited(execution):
+        (never_began or wiring.eta().tell)(execution)
 
     def look() -> RunningList[Running] | None:
         answer = queue.cancel(*named)

@@ -5,20 +5,19 @@ that is rolled back is never sent, and one that belongs to an order that is save
 """
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from django.db import InterfaceError, OperationalError, transaction
 
-from chrono_beat.core import lifecycle
-from chrono_beat.core.errors import Conflict, StoreUnavailable
+from chrono_beat.celery import never_began
+from chrono_beat.core.errors import Conflict, NotFound, StoreUnavailable
 from chrono_beat.core.eta import EtaTask, job_id_of
-from chrono_beat_django import control, wiring
+from chrono_beat_django import control, executions, wiring
 from chrono_beat_django.models import Execution
 from chrono_beat_django.store import definitions as store
 from chrono_beat_django.store import quotas
-
-NOT_BEGUN = (lifecycle.SCHEDULED, lifecycle.QUEUED)
 
 
 def add(task: EtaTask) -> str:
@@ -36,12 +35,29 @@ def add(task: EtaTask) -> str:
         return wiring.store().add_eta_task(task)
 
 
+def tell(row: Execution) -> None:
+    """Tell Celery that what waited here was cancelled before it began: its result, and the chord that it is in."""
+    never_began.tell(row)
+
+
+def ended_by_audit(execution_id: str) -> None:
+    """Tell Celery the same of an execution that the audit has ended; nothing is done where nobody waits for it.
+
+    Raises:
+        StoreUnavailable: the database could not be reached.
+    """
+    with _typed(), contextlib.suppress(NotFound):
+        row = executions.get(execution_id)
+        if control.is_awaited(row):
+            tell(row)
+
+
 def revoke(task_ids: Iterable[str], ended: Callable[[Execution], None]) -> int:
     """Cancel the executions of Celery tasks that waited here and have not begun.
 
     Args:
         task_ids: Celery's; those of other tasks are passed over.
-        ended: told of each that certainly never ran, at the commit.
+        ended: told of each that certainly never runs, when Redis has ended it.
 
     Returns:
         How many were cancelled.
@@ -53,24 +69,12 @@ def revoke(task_ids: Iterable[str], ended: Callable[[Execution], None]) -> int:
     with _typed():
         for task_id in task_ids:
             waiting = Execution.objects.using(store.alias()).filter(
-                job_id=job_id_of(task_id), celery_id=task_id, task__isnull=False, state__in=NOT_BEGUN)
+                job_id=job_id_of(task_id), celery_id=task_id, task__isnull=False, state__in=control.NOT_BEGUN)
             for row in waiting:
-                done += _cancel(row, ended)
+                with contextlib.suppress(Conflict):         # it has ended meanwhile
+                    control.cancel(row, actor="revoke", never_began=ended)
+                    done += 1
     return done
-
-
-def _cancel(row: Execution, ended: Callable[[Execution], None]) -> bool:
-    try:
-        found = control.cancel(row, actor="revoke")
-    except Conflict:                                    # it has ended meanwhile
-        return False
-
-    def tell() -> None:
-        if found.state in NOT_BEGUN and not found.still_running:        # type: ignore[attr-defined]
-            ended(found)
-
-    transaction.on_commit(tell, using=store.alias())
-    return True
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from chrono_beat.core import field_checks as checks
 from chrono_beat.core import ids, lifecycle
@@ -23,15 +23,17 @@ LATE = checks.Number(0, 366 * 86_400, unit="seconds", optional=True)
 
 
 def list(
-    tenant: str | None = None, *, job: Job | uuid.UUID | str | None = None, state: str | None = None,
-    reason: str | None = None, start: datetime | str | None = None, end: datetime | str | None = None,
-    late: float | timedelta | None = None,
+    tenant: str | None = None, *, job: Job | uuid.UUID | str | None = None, task: str | None = None,
+    kind: str | None = None, state: str | None = None, reason: str | None = None, start: datetime | str | None = None,
+    end: datetime | str | None = None, late: float | timedelta | None = None,
 ) -> ExecutionQuerySet:
     """Return executions, the newest occurrence first, as a queryset to filter, slice and count.
 
     Args:
         tenant: exact slug; None for all.
         job: a job or its id; None for all.
+        task: name of a Celery task: executions of jobs that run it now, and its messages that waited without a job.
+        kind: one of lifecycle.KINDS; None for all.
         state: one of lifecycle.STATES; None for all.
         reason: one of lifecycle.REASONS; None for all.
         start, end: bounds of scheduled_at, aware, [start, end). On PostgreSQL only these days' tables are read.
@@ -42,7 +44,8 @@ def list(
         NotFound: the text is no job's id.
     """
     problems, values = [], {}
-    for field, word, known in (("state", state, lifecycle.STATES), ("reason", reason, lifecycle.REASONS)):
+    for field, word, known in (
+            ("kind", kind, lifecycle.KINDS), ("state", state, lifecycle.STATES), ("reason", reason, lifecycle.REASONS)):
         wrong = None if word is None else checks.not_one_of(word, tuple(known))
         if wrong:
             problems.append(Problem(field, wrong, "unknown"))
@@ -56,10 +59,13 @@ def list(
     if problems:
         raise InvalidInput(*problems)
     asked = {
-        "tenant": tenant, "state": state, "reason": reason, "job_id": None if job is None else control.job_id_of(job),
+        "tenant": tenant, "kind": kind, "state": state, "reason": reason,
+        "job_id": None if job is None else control.job_id_of(job),
         "scheduled_at__gte": values["start"], "scheduled_at__lt": values["end"],
     }
     found = Execution.objects.filter(**{field: value for field, value in asked.items() if value is not None})
+    if task is not None:
+        found = found.filter(Q(task=task) | Q(job_id__in=Job.objects.filter(task=task).values("id")))
     if values["late"] is not None:
         found = found.started_late(values["late"])
     return found.order_by(*NEWEST_FIRST)

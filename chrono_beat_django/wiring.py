@@ -150,7 +150,9 @@ def services(
     if "audit" in roles:
         # Beside a dispatcher it looks after that one's partitions, so that not every member looks at all of them.
         made["audit"] = [
-            part(jobs_side, redis_side, clock, settings, partitions=owned) for part in (Audit, Repairs, Watch)]
+            Audit(jobs_side, redis_side, clock, settings, partitions=owned,
+                  never_began=lambda execution_id: eta().ended_by_audit(execution_id)),
+            *(part(jobs_side, redis_side, clock, settings, partitions=owned) for part in (Repairs, Watch))]
     if "keep" in roles:
         made["keep"] = [Keeper(jobs_side, clock, settings), FailureWatch(jobs_side, clock, settings),
                         Norms(jobs_side, clock), ZoneWatch(zone_data().Work(), clock)]

@@ -103,6 +103,11 @@ class ChronoBeat:
 _alive: weakref.WeakSet[ChronoBeat] = weakref.WeakSet()
 
 
+def apps() -> list[Celery]:
+    """Return the apps of this process that have ChronoBeat."""
+    return [beat.app for beat in list(_alive)]
+
+
 def _forget_the_parent() -> None:
     for beat in list(_alive):
         beat._start_anew_in_child()

@@ -18,11 +18,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from celery.app.task import Context
 from kombu.exceptions import EncodeError
 from kombu.utils.json import dumps
 
-from chrono_beat.celery import plain
+from chrono_beat.celery import never_began, plain
 from chrono_beat.celery.context import HEADER
 from chrono_beat.celery.patience import patiently
 from chrono_beat.core import ids
@@ -231,21 +230,7 @@ def revoke(app: Any, task_ids: Sequence[str]) -> None:
     except MisconfiguredError as error:
         _warn_once("revoke", "tasks that wait in the database are not revoked from here: %s", error)
         return
-    root.eta().revoke(task_ids, lambda row: _tell_revoked(app, row))
-
-
-def _tell_revoked(app: Any, row: Any) -> None:
-    """Do what a worker does when it meets a revoked task."""
-    try:
-        kept = json.loads(row.options)
-        headers, embed = kept["headers"], kept["embed"]
-        request = Context({**headers, "id": row.celery_id, "task": row.task, "chord": embed.get("chord"),
-                           "errbacks": embed.get("errbacks"), "args": [], "kwargs": {}})
-        app.backend.mark_as_revoked(
-            row.celery_id, "revoked", request=request, store_result=not headers.get("ignore_result"))
-    except Exception:
-        # It is cancelled all the same; what waits for the result will not hear of it.
-        logger.exception("the result backend was not told that %s is revoked", row.celery_id)
+    root.eta().revoke(task_ids, lambda row: never_began.tell_by(app, row))
 
 
 class RevokingControl:

@@ -54,8 +54,8 @@ class Cancelled(NamedTuple):
 
 
 # How a delivery ended, as the worker tells it.
-RAN_OK, RAN_FAILED, RAN_TIMEOUT, RAN_RETRY, RAN_REVOKED, RAN_LOST, RAN_REJECTED, RAN_SUPERSEDED = (
-    "succeeded", "failed", "timeout", "retry", "revoked", "lost", "rejected", "superseded",
+RAN_OK, RAN_FAILED, RAN_TIMEOUT, RAN_RETRY, RAN_REVOKED, RAN_LOST, RAN_REJECTED, RAN_SUPERSEDED, RAN_TOO_LATE = (
+    "succeeded", "failed", "timeout", "retry", "revoked", "lost", "rejected", "superseded", "too_late",
 )
 
 
@@ -65,7 +65,8 @@ class Settlement(NamedTuple):
     Args:
         hold: which delivery.
         result: one of RAN_…; "lost" hands it back as a reap (same execution id, next delivery), "rejected" is a message that
-            no task here can run (reason "invalid"), "superseded" was stopped to make room.
+            no task here can run (reason "invalid"), "superseded" was stopped to make room, "too_late" met its worker past
+            the ``expires`` of its message.
         detail: JSON-able facts: ``{"error": {"type", "message", "traceback"}, "runtime_ms", "replaced"}``.
     """
 

@@ -73,6 +73,17 @@ def job_id_of(task_id: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, task_id))
 
 
+def is_awaited(task_id: str, job_id: str, kind: str) -> bool:
+    """Say whether an execution is of a Celery task whose result somebody may wait for. A job's is not, nor a replay: that runs
+    under an id of its own.
+
+    Args:
+        task_id: Celery's.
+        job_id, kind: of the execution.
+    """
+    return kind != "replay" and job_id_of(task_id) == job_id
+
+
 def content(tenant: str, name: str, task: str, args: str | None, kwargs: str | None) -> Content:
     """Return what a row without a job has as its content; the rest is in its options."""
     return Content(

@@ -17,6 +17,7 @@ from chrono_beat.core.deliveries import (
     RAN_REVOKED,
     RAN_SUPERSEDED,
     RAN_TIMEOUT,
+    RAN_TOO_LATE,
     Outcome,
 )
 from chrono_beat.core.records import GONE_VERSION, MISSED, Ending, NewAttempt, OpenExecution, RetryPolicy, Start
@@ -87,6 +88,7 @@ _PLAIN_ENDS = {
     "no_worker": (lifecycle.DEAD, "no_worker"),            # lay aside for long enough; no worker came that knows its task
     "skipped": (lifecycle.SKIPPED, "overlap"),
     "expired": (lifecycle.EXPIRED, ""),
+    RAN_TOO_LATE: (lifecycle.EXPIRED, ""),                 # by the message's own expires, which its worker looks at
     MISSED: (lifecycle.MISSED, "misfire"),
 }
 _CONDITIONAL = ("skipped", "expired", "voided", "cancelled", MISSED)
@@ -125,6 +127,8 @@ def decide_end(
             reason = "shadow"
         if outcome.event == RAN_SUPERSEDED and outcome.detail.get("unknown"):
             state, reason = lifecycle.DEAD, "unknown"          # rule 12: it may have run before Redis' memory was lost
+        if outcome.event == RAN_TOO_LATE and outcome.deliveries > 1:
+            state, reason = lifecycle.DEAD, "worker_lost"      # a worker had it in time, and was lost
         named = outcome.event == "cancelled"                   # then whatever version it has
         if named and outcome.token:
             state, reason = lifecycle.DEAD, "unknown"          # a worker had it, and could not say any more whether it ran

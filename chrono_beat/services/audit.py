@@ -47,17 +47,19 @@ class Audit(Service):
         clock: the host's clocks.
         config: numbers of partitions and lanes.
         partitions: says which partitions to look at; None for all. Several audits of one row do no harm.
+        never_began: told the id of each execution that a repeated cancel has ended before it began, once.
     """
 
     def __init__(
         self, store: JobStore, queue: QueueStore, clock: Clock, config: Config, *,
-        partitions: Callable[[], Sequence[int]] | None = None,
+        partitions: Callable[[], Sequence[int]] | None = None, never_began: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__("audit", clock, longest_wait_us=SWEEP_EVERY_US)
         self._store = store
         self._queue = queue
         self._lanes = config.lanes
         self._sweeps = 0
+        self._never_began = never_began
         self._partitions = partitions or (lambda: range(config.partitions))
 
     def step(self, now_us: int) -> int:
@@ -77,5 +79,7 @@ class Audit(Service):
             lane = lane_of(asked.tenant, self._lanes)
             outcome = cancel(self._queue, lane, asked.execution_id, asked.job_id, asked.tenant)
             emit("cancelled", lane=lane, execution_id=asked.execution_id, answer=outcome.state)
+            if outcome.state == "ended" and self._never_began is not None:
+                self._never_began(asked.execution_id)
         # What was ended leaves the list when the recorder has written it; what is held or done does so by itself.
         return 0 if len(rows) >= SWEEP_LIMIT and ended == len(rows) else SWEEP_EVERY_US

@@ -164,7 +164,9 @@ class ExecutionPage(ReadOnlyPage):
 
     @admin.display(description="job")
     def job_link(self, execution: Execution) -> str:
-        """Return the job's name, leading to the job; Django says so there if it is gone."""
+        """Return the job's name, leading to the job; Django says so there if it is gone. A Celery message has none."""
+        if execution.task:
+            return self.job(execution)
         url = reverse("admin:chrono_beat_job_change", args=[execution.job_id])
         return format_html('<a href="{}">{}</a>', url, self.job(execution))
 

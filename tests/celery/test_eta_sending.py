@@ -9,15 +9,18 @@ from celery import Celery, chain, chord, group, signals
 from celery.exceptions import Retry
 from celery.result import AsyncResult
 
-from chrono_beat.celery import ChronoBeat, eta
+from chrono_beat.celery import ChronoBeat, eta, never_began
 from chrono_beat.core.config import Config, find_problems
 from chrono_beat.core.envelope import HEADER
 from chrono_beat.core.errors import InvalidInput, MisconfiguredError, StoreUnavailable
 from chrono_beat.core.eta import publish_item, queue_of
 from chrono_beat.testing.clock import ManualClock
 from chrono_beat.testing.memory_queue import MemoryQueueStore
+from chrono_beat.testing.patience import eventually
 from tests.celery.etakit import HOUR, Due, give_root
+from tests.celery.workerkit import message as job_message
 
+KEY = "job-a:20260102T090000Z:1"
 QUEUES = ("celery", "chrono", "mail")
 
 
@@ -336,6 +339,23 @@ def test_so_does_the_command_line_which_broadcasts_by_itself(site):
     site.app.control.broadcast("revoke", arguments={"task_id": [result.id for result in results], "terminate": False})
 
     assert [row.state for row in site.due.rows()] == ["cancelled"] * 2
+
+
+def test_a_worker_that_lets_go_of_one_says_so_to_the_result_and_of_no_other_execution(site, monkeypatch):
+    result = site.task.apply_async(countdown=HOUR, queue="chrono")
+    item, message = site.message()
+    replay = {**message, "headers": {**message["headers"], "id": item.execution_id,
+                                     HEADER: {**message["headers"][HEADER], "kind": "replay"}}}
+
+    marked = []
+    with monkeypatch.context() as patch:
+        patch.setattr(never_began, "_mark", lambda *of: marked.append(of))
+        for payload in (json.dumps(replay).encode(), job_message(KEY, "t.task", [], {}, tenant="acme"), b"{}", b"no JSON"):
+            never_began.tell_from_worker(site.app, payload)
+    never_began.tell_from_worker(site.app, item.payload)
+
+    eventually(lambda: AsyncResult(result.id, app=site.app).status == "REVOKED", 5)
+    assert marked == []
 
 
 def test_other_commands_and_other_ids_touch_nothing(site):

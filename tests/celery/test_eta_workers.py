@@ -1,4 +1,7 @@
 """ETA tasks on a real worker: sent far ahead, due when the store's clock has moved, and then what Celery promises."""
+import os
+import signal
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -6,14 +9,17 @@ from celery import chain, chord, group
 from celery.exceptions import TaskRevokedError
 
 from chrono_beat.core import ids
-from chrono_beat.core.eta import publish_item
+from chrono_beat.core.eta import job_id_of, publish_item
 from chrono_beat.core.records import PUBLISHED
+from chrono_beat.services.audit import cancel as cancel_in_redis
 from chrono_beat.testing.clock import ManualClock
+from chrono_beat.testing.patience import eventually
 from tests.celery.etakit import HOUR, Due, give_root
 from tests.celery.workerkit import MINUTE_US, Site
 
 pytestmark = [pytest.mark.celery, pytest.mark.redis]
 PATIENCE = 20
+WINDOW_SECONDS = 0.5
 
 
 class Sender:
@@ -46,7 +52,7 @@ class Sender:
 
 @pytest.fixture(scope="module")
 def sender(redis_server):
-    site = Site(redis_server, eta_threshold=float(HOUR))
+    site = Site(redis_server, eta_threshold=float(HOUR), start_window=WINDOW_SECONDS)
     site.worker("prefork", 8)
     yield Sender(site)
     site.close()
@@ -101,3 +107,28 @@ def test_one_past_its_expiry_is_revoked_as_ever(sender):
     with pytest.raises(TaskRevokedError, match="expired"):
         result.get(timeout=PATIENCE)
     assert [note for note in sender.site.journal("tell") if note["args"][0] == "stale"] == []
+    [row] = [row for row in sender.due.rows() if row.celery_id == result.id]
+    assert sender.site.ending(row.execution_id).event == "too_late"
+
+
+def test_a_member_that_is_cancelled_in_a_workers_hands_before_it_begins_ends_its_chord(sender):
+    children = sender.site.workers[0].children()
+    result = chord([sender.sig("add", 1, 1), sender.sig("add", 2, 2, task_id="cold", countdown=6 * HOUR)],
+                   sender.sig("total")).apply_async()
+    result.parent[0].get(timeout=PATIENCE)
+    eventually(lambda: sender.site.leases() == 0, 5)                # the worker has heard of it, too
+    [row] = [row for row in sender.due.rows() if row.celery_id == "cold"]
+    for child in children:
+        os.kill(child, signal.SIGSTOP)
+    sender.publish_due()
+    eventually(lambda: sender.site.leases() == 1, 5)
+
+    assert not cancel_in_redis(sender.site.queue, 0, row.execution_id, job_id_of("cold"), "default").begun
+    time.sleep(1.5 * WINDOW_SECONDS)
+    for child in children:
+        os.kill(child, signal.SIGCONT)
+
+    with pytest.raises(Exception, match="cold|revoked"):
+        result.get(timeout=PATIENCE)
+    assert sender.site.ending(row.execution_id).event in ("cancelled", "revoked")
+    assert not sender.site.journal("add", x=2, id="cold")

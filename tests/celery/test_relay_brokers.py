@@ -7,13 +7,16 @@ import sys
 import pytest
 import redis
 from celery import Celery
+from kombu import Exchange, Queue
 
+from chrono_beat.celery.context import HEADER
 from chrono_beat.celery.relay_sender import CelerySender
+from chrono_beat.core import eta
 from chrono_beat.core.config import Config
 from chrono_beat.core.envelope import Template
 from chrono_beat.core.errors import BrokerUnavailable, InvalidInput
 from chrono_beat.core.ids import to_us
-from chrono_beat.core.records import Content
+from chrono_beat.core.records import Content, ScheduledExecution
 from chrono_beat.testing.patience import eventually
 from tests.celery.rabbit import PROGRAM, Rabbit
 from tests.celery.workerkit import ROOT
@@ -81,6 +84,56 @@ def test_a_stock_worker_runs_it_under_the_idempotency_key(broker, worker):
     assert (first["args"], first["kwargs"], first["mine"]) == (["ü"], {"n": 1.5}, "berlin")
     assert (first["message"]["eid"], first["message"]["tenant"], first["chrono"]) == (f"{KEY}:1", "acme", None)
     assert list(first["limits"]) == [60, 5]
+    sender.close()
+
+
+def eta_payload(send):
+    """Return the message of an ETA task whose time has come, with a callback, for the relay."""
+    mail = Celery("shop").signature("stock.mail", args=("after",), options={"queue": "mail"})
+    options = {
+        "pool": "", "priority": None, "send": send, "properties": {"reply_to": "there"},
+        "embed": {"callbacks": [mail], "errbacks": None, "chain": None, "chord": None},
+        "headers": {"lang": "py", "root_id": "root", "group": "g", "eta": None, "timelimit": [60, 5], "x-shop": "berlin"}}
+    job_id = eta.job_id_of("eta-a")
+    row = ScheduledExecution(
+        f"{job_id}:20260102T090000Z:1", job_id, 0, AT, AT, AT, 1, 0, "eta", 1,
+        eta.content("acme", "stock.mail", "stock.mail", '["ü"]', '{"n": 1.5}'), options=json.dumps(options), celery_id="eta-a")
+    return eta.publish_item(row, Config()).payload
+
+
+def test_the_message_of_an_eta_task_comes_to_a_stock_worker_as_it_was(broker, worker):
+    sender = sender_of(broker[0])
+
+    sender.send("mail", eta_payload({"queue": "mail", "priority": 3}))
+
+    store = redis.Redis.from_url(broker[1])
+
+    def mine():
+        # A worker that was killed may have left a message of another test unacknowledged.
+        found = [note for note in map(json.loads, store.lrange("journal", 0, -1)) if not note["id"].startswith("job-")]
+        return found if len(found) == 2 else None
+
+    first, second = eventually(mine, 30, what="it and its callback")
+    assert (first["id"], first["args"], first["kwargs"], first["mine"]) == ("eta-a", ["ü"], {"n": 1.5}, "berlin")
+    assert (first["message"]["kind"], first["message"]["tenant"], first["chrono"]) == ("eta", "acme", None)
+    assert list(first["limits"]) == [60, 5]
+    assert second["args"][-1] == "after" and second["id"] != "eta-a"
+    sender.close()
+
+
+def test_rabbitmq_routes_it_by_its_exchange_and_routing_key_and_confirms_it(rabbit):
+    sender = sender_of(rabbit.url)
+    with Celery("reader", broker=rabbit.url).connection_for_read() as connection:
+        topics = Exchange("topics", "topic")
+        bound = Queue("bound", topics, routing_key="a.*")(connection.default_channel)
+        bound.declare()
+
+        sender.send("", eta_payload({"exchange": "topics", "exchange_type": "topic", "routing_key": "a.b", "queue": "celery"}))
+
+        found = eventually(lambda: bound.get(no_ack=True), 10, what="the message behind the binding")
+        assert (found.headers["id"], found.headers["group"], found.properties["reply_to"]) == ("eta-a", "g", "there")
+        assert found.headers["eta"] is None and HEADER not in found.headers
+    assert sender._connection.connection.confirm_publish
     sender.close()
 
 

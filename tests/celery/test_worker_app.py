@@ -17,6 +17,7 @@ from chrono_beat.celery.worker import endings, pools
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.celery.worker.io import WorkerIO
 from chrono_beat.celery.worker.request import LeasedRequest
+from chrono_beat.celery.worker.stops import Stops
 from chrono_beat.celery.worker.window import NOT_BEGUN, WindowedPool, is_not_begun
 from chrono_beat.core.config import Config
 from chrono_beat.core.deliveries import Delivery, Hold
@@ -411,6 +412,22 @@ def test_what_the_pool_does_not_take_goes_back_as_a_reap_and_its_slot_is_free(he
         request.execute_using_pool(object())
 
     assert sent == [("lost", 0.0)]
+
+
+@pytest.mark.parametrize(("why", "given_to_the_pool", "told"), [
+    ("cancel", False, "never began"), ("replace", False, None), ("duration", False, None), ("cancel", True, "interrupt")])
+def test_what_is_cancelled_before_the_pool_has_it_is_told_of(held, sent, why, given_to_the_pool, told):
+    """No worker meets its message again, so nobody else would tell its result."""
+    heard = []
+    stops = Stops(lambda *hold: held, lambda held: heard.append("interrupt"),
+                  types.SimpleNamespace(stopped=0, bad_messages=0), lambda: True, 1.0, lambda held: heard.append("never began"))
+    if given_to_the_pool:
+        assert held.begin()
+
+    stops.stop(held, why)
+    stops.stop(held, why)
+
+    assert heard == [word for word in (told,) if word] and bool(sent) is not given_to_the_pool
 
 
 def test_what_is_stopped_while_it_is_drawn_anew_is_settled_under_its_new_token():

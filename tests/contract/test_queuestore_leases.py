@@ -325,7 +325,7 @@ def test_recover_gives_back_what_a_lost_draw_reply_granted(bench):
 # -- settle ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("result", ["succeeded", "failed", "timeout", "retry", "revoked", "rejected"])
+@pytest.mark.parametrize("result", ["succeeded", "failed", "timeout", "retry", "revoked", "rejected", "too_late"])
 def test_rule02_a_settlement_counts_once_and_its_replay_is_done(bench, result):
     bench.publish(bench.item())
     delivery = bench.one()

@@ -10,6 +10,7 @@ from example.settings import CHRONO_BEAT as _EXAMPLE
 
 LEASE_SECONDS = float(os.environ.get("CHRONO_TEST_LEASE_SECONDS", "10"))
 
+CELERY_IMPORTS = ("tests.system.retrying",)
 CHRONO_BEAT = {
     **_EXAMPLE, "LEASE_TTL": LEASE_SECONDS, "RENEW_EVERY": 0.3 * LEASE_SECONDS, "ETA_THRESHOLD": 10.0,
 }

@@ -109,6 +109,7 @@ def test_a_start_is_written_as_such():
         ("rejected", "dead", "invalid", None, None),
         ("reap_cap", "dead", "reap_cap", None, None),
         ("lost", "dead", "worker_lost", None, None),
+        ("too_late", "dead", "worker_lost", None, None),        # handed out before, in time
         # Rule 11: what did not run ends only the row and the generation that it was decided for.
         ("skipped", "skipped", "overlap", 7, 4),
         ("expired", "expired", "", 7, 4),
@@ -118,6 +119,12 @@ def test_an_end_that_needs_no_look_at_the_row(event, state, reason, if_version, 
     ending = Ending(ID, state, reason, AT, "w1", 2, "", if_version, if_generation, 2)
 
     assert decide(event) == (ending, None, None)
+
+
+def test_a_message_past_its_own_expiry_is_expired_whatever_the_rows_version():
+    ending, attempt, start = decide_end(None, outcome("too_late")._replace(deliveries=1), AT, lambda: 0.5)
+
+    assert (ending.state, ending.reason, ending.if_version, attempt, start) == ("expired", "", None, None, None)
 
 
 def test_an_unknown_event_is_refused():

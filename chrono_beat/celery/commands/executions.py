@@ -9,7 +9,7 @@ import click
 from chrono_beat.celery.commands.options import limit_option, machine_option, seconds, tenants_option
 from chrono_beat.celery.commands.output import ACTOR, as_json, command, lines, root, table
 from chrono_beat.celery.commands.shown import first_line
-from chrono_beat.core.errors import InvalidInput, Problem
+from chrono_beat.core.errors import InvalidInput, NotFound, Problem
 
 LAST_DAY = timedelta(days=1)
 
@@ -42,9 +42,18 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
+def _job(composition: Any, tenant: str | None, name: str) -> Any:
+    try:
+        return composition.jobs().get(tenant, name)
+    except NotFound as error:
+        raise NotFound(f"{error}; what waited without a job is found by its task: --task {name}") from None
+
+
 @executions.command("list")
 @tenants_option
 @click.option("--job", default=None, metavar="NAME", help="Only this job's; needs --tenant.")
+@click.option("--task", default=None, metavar="TASK", help="Only of jobs that run it, and of its messages without a job.")
+@click.option("--kind", default=None, help="schedule, manual, backfill, retry, replay, eta.")
 @click.option("--state", default=None, help="scheduled, queued, running, succeeded, failed, dead, skipped, …")
 @click.option("--reason", default=None, help="error, timeout, overlap, misfire, …")
 @click.option("--from", "start", default=None, metavar="INSTANT",
@@ -64,15 +73,15 @@ def list_executions(
     if job is not None and tenant is None:
         raise InvalidInput(Problem("tenant", "give the tenant of the job, too"))
     matching = composition.executions().list(
-        tenant, job=None if job is None else composition.jobs().get(tenant, job),
-        start=start or datetime.now(UTC) - LAST_DAY, end=end, late=seconds(late, "late"), **exact)
+        tenant, job=None if job is None else _job(composition, tenant, job), start=start or datetime.now(UTC) - LAST_DAY, end=end,
+        late=seconds(late, "late"), **exact)
     found = composition.executions().newest(matching, 0, limit)
     if machine:
         click.echo(as_json([facts(execution) for execution in found]))
         return
     rows = [facts(execution) for execution in found]
-    table(("scheduled", "tenant", "job", "state", "reason", "late s", "took s", "deliveries", "id", "error"), [
-        (f"{row['scheduled_at']:%Y-%m-%d %H:%M:%S}Z", row["tenant"], row["job"], row["state"], row["reason"],
+    table(("scheduled", "tenant", "job", "kind", "state", "reason", "late s", "took s", "deliveries", "id", "error"), [
+        (f"{row['scheduled_at']:%Y-%m-%d %H:%M:%S}Z", row["tenant"], row["job"], row["kind"], row["state"], row["reason"],
          _number(row["lateness"]), _number(row["duration"]), row["deliveries"], row["id"],
          first_line(row["error"])) for row in rows])
 

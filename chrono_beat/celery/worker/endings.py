@@ -17,8 +17,8 @@ from celery.exceptions import (
 from celery.utils.serialization import UnpickleableExceptionWrapper
 from kombu.utils.encoding import safe_str
 
+from chrono_beat.core import deliveries
 from chrono_beat.core.callback import HttpTargetError
-from chrono_beat.core.deliveries import RAN_FAILED, RAN_LOST, RAN_OK, RAN_REJECTED, RAN_RETRY, RAN_REVOKED, RAN_TIMEOUT
 
 MAX_MESSAGE_CHARACTERS = 1_000
 MAX_TRACEBACK_CHARACTERS = 4_000     # of its end, which names the line that raised
@@ -33,34 +33,39 @@ def success(runtime_seconds: float | None, result: str = "") -> Ending:
         result: what history is to say of it; "" for nothing.
     """
     facts: dict[str, Any] = {} if runtime_seconds is None else {"runtime_ms": round(runtime_seconds * 1000, 3)}
-    return RAN_OK, facts | {"result": result} if result else facts
+    return deliveries.RAN_OK, facts | {"result": result} if result else facts
 
 
 def hard_timeout(limit_seconds: float | None) -> Ending:
     """Return the ending of a body that was killed at its hard limit."""
     text = f"hard time limit ({limit_seconds:g} s) exceeded" if limit_seconds else "hard time limit exceeded"
-    return RAN_TIMEOUT, {"error": {"type": "TimeLimitExceeded", "message": text, "traceback": ""}, "limit": "hard"}
+    return deliveries.RAN_TIMEOUT, {"error": {"type": "TimeLimitExceeded", "message": text, "traceback": ""}, "limit": "hard"}
 
 
 def revoked(reason: str) -> Ending:
     """Return the ending of a task that a user revoked."""
-    return RAN_REVOKED, {"error": {"type": "TaskRevokedError", "message": reason, "traceback": ""}}
+    return deliveries.RAN_REVOKED, {"error": {"type": "TaskRevokedError", "message": reason, "traceback": ""}}
+
+
+def too_late() -> Ending:
+    """Return the ending of a message that was past its ``expires`` when a worker met it."""
+    return deliveries.RAN_TOO_LATE, {"error": {"type": "TaskRevokedError", "message": "expired", "traceback": ""}}
 
 
 def rejected(error: Exception) -> Ending:
     """Return the ending of a message that no task here can run."""
     text = _text(error)[:MAX_MESSAGE_CHARACTERS]
-    return RAN_REJECTED, {"error": {"type": type(error).__name__, "message": text, "traceback": ""}}
+    return deliveries.RAN_REJECTED, {"error": {"type": type(error).__name__, "message": text, "traceback": ""}}
 
 
 def lost(why: str) -> Ending:
     """Return the ending of a run that somebody else has to repeat."""
-    return RAN_LOST, {"error": {"type": "WorkerLostError", "message": why, "traceback": ""}}
+    return deliveries.RAN_LOST, {"error": {"type": "WorkerLostError", "message": why, "traceback": ""}}
 
 
 def lost_too_often(why: str) -> Ending:
     """Return the ending of a plain task that is not handed out any more."""
-    return RAN_FAILED, {"error": {"type": "WorkerLostError", "message": why, "traceback": ""}}
+    return deliveries.RAN_FAILED, {"error": {"type": "WorkerLostError", "message": why, "traceback": ""}}
 
 
 def is_lost(exc_info: Any) -> bool:
@@ -86,22 +91,22 @@ def failure(exc_info: Any) -> Ending:
         exc = exc.exc
     error = {"error": _error(exc, exc_info)}
     if isinstance(exc, Retry):
-        return RAN_RETRY, {"error": _error(exc.exc, exc_info)} if isinstance(exc.exc, BaseException) else {}
+        return deliveries.RAN_RETRY, {"error": _error(exc.exc, exc_info)} if isinstance(exc.exc, BaseException) else {}
     if isinstance(exc, Reject):
         # With requeue the body asks for another delivery: as a reap, so that the cap bounds it.
-        return (RAN_LOST, {**error, "requeue": True}) if exc.requeue else (RAN_FAILED, error)
+        return (deliveries.RAN_LOST, {**error, "requeue": True}) if exc.requeue else (deliveries.RAN_FAILED, error)
     if isinstance(exc, Ignore):
-        return RAN_OK, {"replaced": True} if str(exc).startswith("Replaced") else {"ignored": True}
+        return deliveries.RAN_OK, {"replaced": True} if str(exc).startswith("Replaced") else {"ignored": True}
     if isinstance(exc, TimeLimitExceeded):
         return hard_timeout(_first_number(exc))
     if isinstance(exc, SoftTimeLimitExceeded):
-        return RAN_TIMEOUT, {**error, "limit": "soft"}
+        return deliveries.RAN_TIMEOUT, {**error, "limit": "soft"}
     if isinstance(exc, Terminated):
-        return RAN_REVOKED, error
+        return deliveries.RAN_REVOKED, error
     if isinstance(exc, WorkerLostError):
-        return RAN_LOST, error
+        return deliveries.RAN_LOST, error
     # SystemExit of a body ends its process, but it is the body's own doing: repeating it would end the next one, too.
-    return RAN_FAILED, error
+    return deliveries.RAN_FAILED, error
 
 
 def _first_number(exc: BaseException) -> float | None:

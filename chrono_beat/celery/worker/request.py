@@ -17,11 +17,13 @@ from celery.exceptions import TaskRevokedError, WorkerLostError
 from celery.utils.imports import symbol_by_name
 from celery.worker import state
 
+from chrono_beat.celery import never_began
 from chrono_beat.celery.context import HEADER, on_behalf_of
 from chrono_beat.celery.worker import endings, pools
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.celery.worker.window import WindowedPool, is_not_begun
 from chrono_beat.core.callback import HTTP_TASK
+from chrono_beat.core.deliveries import CANCEL
 
 logger = logging.getLogger(__name__)
 
@@ -132,14 +134,14 @@ class LeasedRequest:
                 self.held.unclaim()
             raise
 
-    def _announce_revoked(self, reason: str, *args: Any, **kwargs: Any) -> Any:
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> Any:
         try:
-            return super()._announce_revoked(reason, *args, **kwargs)
+            return super()._announce_revoked(reason, terminated, signum, expired)
         finally:
             if self.time_start:
                 self.held.claim(*endings.revoked(reason))      # settled when the pool reports that the body is gone
             else:
-                self.held.end(*endings.revoked(reason))
+                self.held.end(*(endings.too_late() if expired else endings.revoked(reason)))
 
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> Any:
         # A cold shutdown cancels requests from its signal handler, before any bootstep hears of it: whoever went on
@@ -212,6 +214,8 @@ def _leased_success(on_success: Callable[..., Any]) -> Callable[..., Any]:
         if is_not_begun(failed__retval__runtime):
             state.task_ready(self, successful=False)
             self.held.give_back()
+            if self.held.stopping == CANCEL:                       # Redis ends it then, and no worker meets it again
+                never_began.tell_from_worker(self.task.app, self.held.delivery.payload)
             return None
         try:
             return on_success(self, failed__retval__runtime, **kwargs)

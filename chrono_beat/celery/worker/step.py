@@ -19,13 +19,14 @@ from typing import Any
 from celery import bootsteps, signals
 from celery.worker import state
 
+from chrono_beat.celery import never_began
 from chrono_beat.celery.worker import aside, pools
 from chrono_beat.celery.worker.deliver import Deliverer
 from chrono_beat.celery.worker.held import Ending, HeldDelivery
 from chrono_beat.celery.worker.io import WorkerIO
 from chrono_beat.celery.worker.renewer import Renewer
 from chrono_beat.celery.worker.stops import Stops
-from chrono_beat.core.deliveries import RAN_REVOKED
+from chrono_beat.core.deliveries import CANCEL, RAN_REVOKED
 from chrono_beat.core.field_checks import is_pool
 from chrono_beat.core.targets import relay_pool
 
@@ -56,7 +57,7 @@ class ChronoStep(bootsteps.StartStopStep):
                 hear=self._hear, knows=lambda task: task in self._consumer.app.tasks)
             self._stops = Stops(
                 self._io.find, self._interrupt, self._io.counts, can_kill=lambda: pools.is_prefork(self._consumer.pool),
-                grace_seconds=self._beat.config.stop_grace)
+                grace_seconds=self._beat.config.stop_grace, never_began=self._on_never_began)
             self._renewer = Renewer(
                 self._io, self._beat, describe=self._describe, on_lost=self._on_lost, on_overdue=self._on_overdue)
             self._beat.worker = self._io
@@ -195,6 +196,11 @@ class ChronoStep(bootsteps.StartStopStep):
             self._deliverer.stop(held)
         elif pools.never_began(held, pool):
             held.end(RAN_REVOKED, {})                # its end was fixed by whoever stopped it
+            if held.stopping == CANCEL:
+                self._on_never_began(held)
+
+    def _on_never_began(self, held: HeldDelivery) -> None:
+        never_began.tell_from_worker(self._consumer.app, held.delivery.payload)
 
 
 def _consume_default_pool(app: Any, pool: str) -> None:

@@ -83,6 +83,7 @@ class Stops:
         counts: the worker's Counts.
         can_kill: says whether the pool ends single bodies.
         grace_seconds: how long a body that cannot be ended has to return by itself.
+        never_began: told of a delivery that was cancelled and will not begin.
     """
 
     def __init__(
@@ -92,9 +93,10 @@ class Stops:
         counts: Any,
         can_kill: Callable[[], bool],
         grace_seconds: float,
+        never_began: Callable[[HeldDelivery], None],
     ) -> None:
         self._find, self._interrupt, self._counts, self._can_kill = find, interrupt, counts, can_kill
-        self._grace = grace_seconds
+        self._grace, self._never_began = grace_seconds, never_began
         self._early: dict[tuple[str, str], tuple[float, str]] = {}
         self._lock = threading.Lock()
 
@@ -127,6 +129,8 @@ class Stops:
             logger.info("chrono_beat: %s is stopped: %s", held.hold.execution_id, why)
             if not held.ended:
                 self._interrupt(held)
+            elif why == CANCEL:
+                self._never_began(held)
 
     def overdue(self, held: HeldDelivery, kill: Callable[[HeldDelivery], None]) -> endings.Ending | None:
         """Do what is due at a delivery's deadline.
