@@ -138,4 +138,4 @@ def _due_unspread(minute: datetime, tenant: str | None, other_than: uuid.UUID | 
         rows = rows.exclude(spread_seconds=None, tenant__in=tenants.filter(spread_seconds__gt=0).values("slug"))
     else:
         rows = rows.of(tenant)                              # which spreads none of its jobs by default
-    return rows.exclude(spread_seconds__gt=0).exclude(id=other_than)[:MOST_COUNTED].count()
+    return rows.exclude(spread_seconds__gt=0).exclude(id=other_than).order_by()[:MOST_COUNTED].count()

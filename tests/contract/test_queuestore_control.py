@@ -75,6 +75,7 @@ def test_what_was_cancelled_before_its_publish_is_not_published_in_any_version(b
     """It sits in a wheel, or an edit brings it up anew."""
     item = bench.item("a", version=version)
     assert cancel(bench, item) == ENDED
+    assert cancel(bench, item) == DONE, "who ended it is told so once"
 
     assert bench.publish(item) == ["already"]
     assert bench.draw() == []
