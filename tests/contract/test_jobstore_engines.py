@@ -1,6 +1,8 @@
 """What only a real engine can get wrong: broken connections, plans of queries, days' tables, unreadable rows."""
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -10,12 +12,14 @@ from chrono_beat.core.errors import StoreUnavailable
 from chrono_beat.core.ids import execution_id, from_us, partition_of
 from chrono_beat.core.lifecycle import TERMINAL
 from chrono_beat.core.records import Claim, Ending, Occurrence
+from chrono_beat.testing.patience import eventually
 from chrono_beat_django import executions
 from chrono_beat_django.models import Job
 from chrono_beat_django.store import (
     postgres_audit,
     postgres_claim,
     postgres_claims,
+    postgres_days,
     postgres_edits,
     postgres_holds,
     postgres_records,
@@ -323,6 +327,80 @@ def test_keep_drops_a_day_as_a_whole_and_none_with_an_open_or_young_row(days):
     assert left == {from_us(at).date() for at in old[1:]}
     assert tables.keys() > left
     assert {row.execution_id for row in days.rows()} == {opened, young}
+
+
+@pytest.fixture
+def past_day(days):
+    """The store, now, and a row of a day that is past retention: (bench, now in µs, its id, its instant)."""
+    now = days.store.now_us() // SECOND * SECOND
+    at = now - 40 * DAY
+    days.store.prepare_days(at)
+    job_id = days.add_job("j", next_run_us=None, paused=True)
+    ended = days.add_execution(job_id, at)
+    days.set_row(ended, state="succeeded", finished_us=at)
+    return days, now, job_id, at
+
+
+@pytest.mark.postgres
+def test_r167_dropping_a_day_makes_nobody_wait_crosswise(past_day):
+    """A reader has the whole table and wants the day next; the keeper wants both. It waits for the whole first."""
+    bench, now, _, at = past_day
+    went = []
+
+    def keep():
+        went.append(bench.store.keep(now, 30 * DAY, 1000))
+        connections[bench.alias].close()
+
+    thread = threading.Thread(target=keep)
+    with transaction.atomic(using=bench.alias):
+        bench.execute("SELECT 1 FROM chrono_execution WHERE scheduled_at = %s", from_us(now))
+        thread.start()
+        eventually(lambda: bench.store._value("SELECT count(*) FROM pg_locks WHERE NOT granted"), 20, what="the keeper waits")
+        assert bench.store._value("SELECT count(*) FROM chrono_execution") == 1
+    thread.join(20)
+
+    assert not bench.rows() or went == [0], "it was dropped, or left to the next call where this took too long"
+    assert bench.store.keep(now, 30 * DAY, 1000) == 1 - went[0] and not bench.rows()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("changed", [
+    {"state": "scheduled"}, {"state": "succeeded", "finished_us": True}], ids=["open", "ended just now"])
+def test_r167_inv03_what_comes_into_a_day_after_the_look_stays(past_day, monkeypatch, changed):
+    """A replay or a backfill of so old an instant, just when its day is to go."""
+    bench, now, job_id, at = past_day
+    added, take_out = [], postgres_days._take_out
+
+    def late(cursor, table):
+        if table.endswith(f"{from_us(at):%Y%m%d}"):
+            added.append(bench.add_execution(job_id, at, attempt=2))
+            bench.set_row(added[0], **changed | ({"finished_us": now} if "finished_us" in changed else {}))
+        return take_out(cursor, table)
+
+    monkeypatch.setattr(postgres_days, "_take_out", late)
+    went = bench.store.keep(now, 30 * DAY, 1000)
+
+    left = {row.execution_id for row in bench.rows()}
+    assert added[0] in left and (went, len(left)) == ((0, 2) if changed["state"] == "scheduled" else (1, 1))
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_r167_a_day_that_was_being_dropped_when_the_keeper_broke_off_goes_with_the_next_call(past_day, when):
+    bench, now, _, at = past_day
+    broke = removed = number = 0
+    while not removed:
+        number += 1
+        with bench.fault(number, when=when), suppress(StoreUnavailable):
+            removed = bench.store.keep(now, 30 * DAY, 1000)
+        broke += not removed
+        if not bench.rows():
+            break
+
+    bench.store.keep(now, 30 * DAY, 1000)
+    assert broke > 8 and not bench.rows()
+    assert bench.store._rows(postgres_days.PAST_TABLES) == []
+    assert from_us(at).date() not in bench.store.days().values()
 
 
 # -- days of the migration --------------------------------------------------------------------------------------------
