@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any
 
 from benchmarks.machine import yardstick
@@ -37,10 +38,17 @@ class Dispatching(threading.Thread):
         super().__init__(daemon=True)
         self.seconds: list[float] = []
         self.claimed = 0
+        self._broken: Exception | None = None
         self._store, self._epochs, self._stopped = store, epochs, threading.Event()
 
     def run(self) -> None:
-        """Claim what is due within the next seconds, and note it as published."""
+        """Claim what is due, and note it as published, until it is told to stop."""
+        try:
+            self._rounds()
+        except Exception as error:
+            self._broken = error
+
+    def _rounds(self) -> None:
         from chrono_beat.core.policy import plan_claim
 
         store, numbers = self._store, sorted(self._epochs)
@@ -56,9 +64,11 @@ class Dispatching(threading.Thread):
         store.connection.close()
 
     def stop(self) -> dict[str, Any]:
-        """End; return how long the rounds took."""
+        """End; return how long the rounds took. What broke it off is raised."""
         self._stopped.set()
         self.join()
+        if self._broken:
+            raise self._broken
         seconds = sorted(self.seconds)
         return {"rounds": len(seconds), "claimed": self.claimed, "median_s": round(seconds[len(seconds) // 2], 4),
                 "p99_s": round(seconds[len(seconds) * 99 // 100], 4), "longest_s": round(seconds[-1], 4)}
@@ -114,7 +124,7 @@ def prepared(jobs: int, executions: int, longer: bool) -> tuple[Any, dict[int, i
     partitions, _ = store.layout()
     Job.objects.bulk_create(
         Job(tenant="t000", name=f"fires {number}", task="t", schedule_kind="interval", expression=str(EVERY_SECONDS),
-            anchor_at=now(), partition=number % partitions) for number in range(JOBS))
+            anchor_at=now() + timedelta(seconds=number % EVERY_SECONDS), partition=number % partitions) for number in range(JOBS))
     return store, store.take_partitions("a", range(partitions), 3_600_000_000)
 
 

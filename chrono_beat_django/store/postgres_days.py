@@ -52,7 +52,8 @@ _OPEN = "e.state IN ('scheduled', 'queued', 'running')"
 _KEPT = f"{_OPEN} OR e.finished_at IS NULL OR e.finished_at >= {_BEFORE}"
 IN_USE = f"SELECT EXISTS (SELECT 1 FROM {_ROWS} WHERE {_KEPT})"
 SOMETHING_OPEN = f"SELECT EXISTS (SELECT 1 FROM {{table}} e WHERE {_OPEN})"
-PAST_TABLES = r"SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'chrono\_execution\_past\_%%' ORDER BY relname"
+PAST_TABLES = r"""SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE 'chrono\_execution\_past\_%%'
+    AND pg_table_is_visible(oid) ORDER BY relname"""
 MOVE_BACK = f"INSERT INTO {TABLE} SELECT e.* FROM {_ROWS} WHERE {_KEPT}"
 DELETE_ROWS = f"""DELETE FROM {{table}} WHERE ctid = ANY (ARRAY(SELECT e.ctid FROM {_ROWS}
     WHERE NOT {_OPEN} AND e.finished_at < {_BEFORE} LIMIT %s))"""
