@@ -1,4 +1,4 @@
-"""What can be seen of a worker from outside: its port for Prometheus, and Flower on the stock broker URL."""
+"""What can be seen of a worker from outside: its port for Prometheus. (For Flower see tests/system/test_flower.py.)"""
 import socket
 import urllib.request
 from types import SimpleNamespace

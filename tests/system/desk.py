@@ -15,7 +15,7 @@ def main() -> None:
     django.setup()
     from django.db import close_old_connections, transaction
 
-    from chrono_beat_django import jobs
+    from chrono_beat_django import control, jobs
     from example.celery import app
 
     def create(definitions):
@@ -43,6 +43,9 @@ def main() -> None:
     def replay(letter):
         return jobs.replay(letter).id
 
+    def cancel(execution):
+        return len(control.cancel(execution).still_running)
+
     def send(task, subject, queue, seconds):
         return app.send_task(task, [subject], countdown=seconds, queue=queue).id
 
@@ -52,7 +55,7 @@ def main() -> None:
 
     requests = {
         "create": create, "create_at": create_at, "delete": delete, "backfill": backfill, "trigger": trigger,
-        "update": update, "replay": replay, "send": send, "told": told,
+        "update": update, "replay": replay, "cancel": cancel, "send": send, "told": told,
     }
     for line in sys.stdin:
         request, arguments = json.loads(line)
