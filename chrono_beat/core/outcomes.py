@@ -91,7 +91,9 @@ _PLAIN_ENDS = {
     RAN_TOO_LATE: (lifecycle.EXPIRED, ""),                 # by the message's own expires, which its worker looks at
     MISSED: (lifecycle.MISSED, "misfire"),
 }
-_CONDITIONAL = ("skipped", "expired", "voided", "cancelled", MISSED)
+DECISIONS = ("skipped", "expired", "voided", "cancelled", MISSED)
+"""Events that are decided without a run."""
+
 _FAILURES = {RAN_FAILED: "error", RAN_RETRY: "error", RAN_TIMEOUT: "timeout"}
 NEEDS_ROW = frozenset({*_FAILURES, "voided"})
 """Events whose end cannot be decided without the execution's row."""
@@ -168,10 +170,23 @@ def needs_row(outcome: Outcome) -> bool:
     return outcome.event in NEEDS_ROW or "unknown_before" in outcome.detail
 
 
+def is_final(event: str, token: str) -> bool:
+    """Say whether an outcome ends any open row of its execution.
+
+    Rule 11: a decision without a run counts only for the version and the generation that it was made for. What a worker did
+    counts for all.
+
+    Args:
+        event: of the outcome.
+        token: of the last grant; "" where no worker had it.
+    """
+    return event not in DECISIONS and (event != RAN_SUPERSEDED or token != "")
+
+
 def _is_unknown(execution: OpenExecution, outcome: Outcome) -> bool:
     """Rule 12: what was due before the lane's generation began may have run, and nobody can know any more."""
     before_us = outcome.detail.get("unknown_before")
-    if before_us is None or outcome.event not in _CONDITIONAL:
+    if before_us is None or outcome.event not in DECISIONS:
         return False
     if outcome.event == "voided" and execution.version >= outcome.version:
         return False                                       # a newer plan has taken the row over
@@ -179,9 +194,7 @@ def _is_unknown(execution: OpenExecution, outcome: Outcome) -> bool:
 
 
 def _ending(outcome: Outcome, state: str, reason: str, version: int | None) -> Ending:
-    # Rule 11: a decision without a run counts only for the version and the generation that it was made for. What a
-    # worker did counts for any open row.
-    conditional = outcome.event in _CONDITIONAL or (outcome.event == RAN_SUPERSEDED and not outcome.token)
+    conditional = not is_final(outcome.event, outcome.token)
     return Ending(
         outcome.execution_id, state, reason, outcome.at_us, outcome.worker, outcome.deliveries,
         _in_the_way(outcome) or error_text(outcome.detail), version if conditional else None,

@@ -317,6 +317,13 @@ def _is_in_the_way(other: Row, row: Row, calls: Iterable[Change], granted: Set[s
         and (call.returned_us or NEVER) <= row.due_us for call in calls))
 
 
+def _changed(calls: Iterable[Change], job_id: str, from_us: int, to_us: int) -> bool:
+    """Say whether an edit voided the job's copies in that time: what a lost worker had of them is published anew by the audit,
+    and holds no lock until then (rules 7 and 9)."""
+    return any(call.job_id == job_id and call.version is not None and from_us <= (call.committed_us or NEVER) <= to_us
+               for call in calls)
+
+
 def _judge_overtaken(history: History, limits: Limits, notes: Notes) -> None:
     seen = look(history, limits)
     plans = {event.job_id: event.plan.concurrency for event in history.of(Defined)}
@@ -326,6 +333,7 @@ def _judge_overtaken(history: History, limits: Limits, notes: Notes) -> None:
         row = rows.get(event.execution_id)
         if row is not None and event.reply != "voided" and event.at_us >= row.due_us:
             offered.setdefault(event.execution_id, event.at_us)
+    calls = changes(history)
     for key, at_us in offered.items():
         row = rows[key]
         if row.kind != "retry" or key not in begun or plans.get(row.job_id) == "allow":
@@ -333,7 +341,8 @@ def _judge_overtaken(history: History, limits: Limits, notes: Notes) -> None:
         for other, later_us in offered.items():
             if (rows[other].job_id == row.job_id and rows[other].kind == "schedule" and later_us > at_us
                     and other in begun and begun[other].begins < begun[key].begins
-                    and not seen.forgot(at_us - limits.lease_us, begun[other].began.at_us)):
+                    and not seen.forgot(at_us - limits.lease_us, begun[other].began.at_us)
+                    and not _changed(calls, row.job_id, at_us, begun[other].began.at_us)):
                 notes.find(9, "overtaken", [key, other], [at_us, begun[other].began.at_us],
                            "a retry that waited was overtaken by a later occurrence")
 

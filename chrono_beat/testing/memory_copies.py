@@ -37,6 +37,7 @@ class Copy:
     lost: str = ""
     retry: Mapping[str, Any] | None = None
     outcome: str = ""
+    final: bool = False             # its outcome ends the row whatever version that has
     goes_us: int | None = None
     parked: str = ""
     parked_us: int | None = None

@@ -279,6 +279,31 @@ def test_inv06_reaps_are_capped(bench):
     assert bench.publish(bench.item(), bench.item(number=2)) == ["already", "published"]
 
 
+def test_inv06_what_ended_after_a_worker_had_it_is_not_published_under_a_newer_version(bench):
+    """The end waits to be recorded, and it ends the row whatever version that has by then (rules 7 and 11)."""
+    bench.publish(bench.item())
+    for _ in range(3):
+        bench.one(lease_us=-1)
+        bench.store.reap(LANE, 2, 10)
+    assert bench.events()[-1][0] == "reap_cap"
+
+    assert bench.publish(bench.item(version=2)) == ["already"]
+    assert bench.store.open_lane(LANE, GENERATION + 1, bench.store.lane_state(LANE).replication_id, 0)
+    assert bench.publish(bench.item(version=2), generation=GENERATION + 1) == ["already"]
+
+    assert [outcome.event for outcome in bench.record()][-1] == "reap_cap"
+    assert bench.draw() == []
+
+
+def test_rule11_what_ended_by_a_decision_alone_is_published_under_a_newer_version(bench):
+    bench.publish(bench.item(expires_us=bench.now() + SECOND))
+    bench.advance(2 * SECOND)
+    assert bench.draw() == [] and [event for event, _ in bench.events()] == ["expired"]
+
+    assert bench.publish(bench.item(version=2)) == ["published"]
+    assert len(bench.draw()) == 1
+
+
 def test_a_reap_looks_at_no_more_than_its_limit(bench):
     bench.publish(*many(bench, "a", 5))
     bench.draw(lease_us=-1)

@@ -153,7 +153,8 @@ def decision(change):
 
 def recorded_generation(change):
     """Rule 11: a skip that an older generation decided is recorded."""
-    change(outcomes, "_CONDITIONAL", ())
+    change(outcomes, "is_final", lambda event, token: event != "superseded" or token != "")
+    change(outcomes, "_is_unknown", lambda execution, outcome: False)
 
 
 def waiters(change):
@@ -414,7 +415,7 @@ KNOWN = [
     Known(waiters, 85, "skipped"),
     Known(start_window, 16, "old_plan", SLOW_BODIES),
     Known(decision, courses.publish_after_a_skip, "contradiction"),
-    Known(recorded_generation, 94, "lost", HELD_OVER_A_FLUSH),
+    Known(recorded_generation, 88, "lost", HELD_OVER_A_FLUSH),
     Known(tomb_age, 1, "repeated", UNANSWERED),
     Known(unknown, 8, "skipped", KILLED_AND_FLUSHED),
     Known(last_grant, 70, "refused", ALONE),

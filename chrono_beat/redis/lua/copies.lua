@@ -2,7 +2,7 @@
 --
 -- state: q queued (an entry waits in a stream or in the front list), r running (granted), w waiting for a lock;
 -- tombstones: s settled, x decided without a run (skipped, expired, voided, reap cap); v dropped because it was
--- voided, but its last grant may still settle.
+-- voided, but its last grant may still settle. x.final: the outcome of an x ends the row whatever its version is.
 --
 -- A plain task (x.plain; its id is "plain:<Celery task id>:<nonce of its message>") has no execution row: nobody could
 -- publish it again. So its payload is in the record, which outlives a new generation; no void, no age and no lock
@@ -83,9 +83,10 @@ end
 
 -- Rule 2: the record becomes a tombstone, which stays until its outcome (an entry of the outcome stream) is
 -- acknowledged.
-local function tombstone(id, x, state, outcome)
+local function tombstone(id, x, state, outcome, final)
   save(id, {
     state = state, ver = x.ver, given = x.given, token = x.token, job = x.job, tenant = x.tenant, out = outcome,
+    final = final,
   })
 end
 

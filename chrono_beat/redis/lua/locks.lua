@@ -73,7 +73,9 @@ local function conclude(id, x, event, detail, by)
   end
   x.retry = nil                                       -- what it had asked for counts only where it ended by itself
   withdraw(id, x)
-  tombstone(id, x, 'x', append(event, id, x, detail, by))
+  -- As in core/outcomes: what a worker did counts for any version and generation, a decision for its own.
+  local final = not DECISIONS[event] and (event ~= 'superseded' or x.token) and true or nil
+  tombstone(id, x, 'x', append(event, id, x, detail, by), final)
 end
 
 local freed = {}                                      -- locks that nobody holds and somebody may wait for

@@ -103,7 +103,7 @@ local function is_there(id, x, ver)
     mend_running(id, x)
     return true
   elseif x.state == 'x' then
-    return as_new and outcome_is_known(id, x)         -- rule 11: a decision stands
+    return (as_new or x.final) and outcome_is_known(id, x)         -- rule 11: a decision stands
   elseif x.state == 'q' then
     return as_new and mend_queued(id, x)
   elseif x.state == 'w' then

@@ -24,8 +24,8 @@ for i = 2, #ARGV do
   local x = id and load(id)
   if x and x.plain and (x.state == 'q' or x.state == 'r') then
     lay_by(id, x)
-  elseif not (x and (x.plain or x.state == 's')) then
-    -- Of the other markers a settled one stays: its outcome is true in every generation and may not be recorded yet.
+  elseif not (x and (x.plain or x.state == 's' or x.final)) then
+    -- Of the other markers a settled one stays, and a final one: its outcome is true in every generation and may not be recorded yet.
     redis.call('UNLINK', key)
   end
 end
