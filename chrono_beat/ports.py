@@ -76,6 +76,9 @@ class JobStore(Protocol):
     def raise_generation(self, lane: int, seen: int, replication_id: str) -> LaneRecord:
         """Raise a lane's generation by one if it still is *seen*; returns the record as it then is."""
 
+    def note_plain_tasks(self, lane: int, generation: int, there: bool) -> None:
+        """Keep whether a lane has had plain tasks; nothing happens where it has another generation by now."""
+
     def may_be_running(self, lane: int, lanes: int) -> bool:
         """Say whether an open execution row of the lane's tenants was due before now."""
 

@@ -208,6 +208,7 @@ class LaneState(NamedTuple):
     """What Redis knows of a lane: generation None where its key is missing.
 
     *unknown_before_us*: what was due before this instant may have run in a lost generation (rule 12); 0 where nothing can.
+    *has_plain_tasks*: whether this memory has had any; what runs of them has no row.
     """
 
     generation: int | None
@@ -216,15 +217,20 @@ class LaneState(NamedTuple):
     quarantine_until_us: int
     now_us: int
     unknown_before_us: int = 0
+    has_plain_tasks: bool = False
 
 
 class LaneRecord(NamedTuple):
-    """What the database knows of a lane."""
+    """What the database knows of a lane.
+
+    *has_plain_tasks*: whether Redis was seen to have had any there; kept for the time when it has forgotten them.
+    """
 
     lane: int
     generation: int
     replication_id: str
     began_us: int
+    has_plain_tasks: bool = False
 
 
 class RetryPolicy(NamedTuple):

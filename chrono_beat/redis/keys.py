@@ -36,7 +36,8 @@ WITH_LAST = "with its last member"
 
 LANE_KEYS = (
     KeyPattern("meta", "hash",
-               "generation, token counter, replication_id, opened, quarantine_until, unknown_before, delayed",
+               "generation, token counter, replication_id, opened, quarantine_until, unknown_before, delayed, "
+               "has_plain_tasks",
                "never; one a lane", False),
     KeyPattern("out", "stream", "outcomes in the order they happened, until recorded",
                "never, also when empty (it remembers its last id); one a lane", False),

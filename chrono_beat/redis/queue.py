@@ -160,12 +160,12 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
             pipeline.time()
             pipeline.info("replication")
             pipeline.hmget(self.keys.meta(lane), "generation", "replication_id", "quarantine_until", "clock_offset_us",
-                           "unknown_before")
-            (seconds, micro), info, (generation, opened, until, offset, unknown) = pipeline.execute()
+                           "unknown_before", "has_plain_tasks")
+            (seconds, micro), info, (generation, opened, until, offset, unknown, plain) = pipeline.execute()
         return LaneState(
             None if generation is None else int(generation), str(info.get("master_replid", "")),
             (opened or b"").decode(), int(float(until or 0)), int(seconds) * 1_000_000 + int(micro) + int(offset or 0),
-            int(float(unknown or 0)),
+            int(float(unknown or 0)), plain is not None,
         )
 
     def open_lane(self, lane: int, generation: int, replication_id: str, quarantine_us: int) -> bool:

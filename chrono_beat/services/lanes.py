@@ -5,7 +5,8 @@ missing, or the server is another one than it was opened with (a failover forget
 raised in the database and the lane opened anew; without one the scripts refuse everything.
 
 **Rule 5, quarantine.** After that, for one lease, what is still running must be able to say so: nothing is read for
-publishing in that lane, it is not *usable*. A lane where nothing can be running is usable at once.
+publishing in that lane, it is not *usable*. A lane where nothing can be running is usable at once. That plain tasks may
+be running, which have no rows, the keeper notes in the database as soon as it sees some in a lane.
 
 **Clocks.** Each look at a lane reads its clock: Redis judges `due_us` and `valid_until_us` by that very clock, also if
 the lanes of a cluster live on several servers.
@@ -117,6 +118,7 @@ class LaneKeeper(Service):
         self._on_change = on_change
         self._checked: dict[int, int] = {}        # lane: generation that the database was seen to agree with
         self._open_under: dict[int, int] = {}     # lane: its generation, also in quarantine
+        self._plain_noted: dict[int, tuple[int, bool]] = {}     # lane: generation, and what the database was told under it
         self._told: dict[int, int] = {}           # lane: generation under which it has been told all limits
         self._told_us = SINCE_EVER_US
         self._round_at_us = clock.monotonic_us() + ROUND_EVERY_US
@@ -163,9 +165,23 @@ class LaneKeeper(Service):
             self._checked[lane] = state.generation
         if state.generation is None:
             return None
+        self._note_plain_tasks(lane, state.generation, state)
         self._open_under[lane] = state.generation
         self._lanes.unknown_before[lane] = state.unknown_before_us
         return state.generation if state.now_us >= state.quarantine_until_us else None      # rule 5
+
+    def _note_plain_tasks(self, lane: int, generation: int, state: LaneState) -> None:
+        """Keep in the database that a lane has plain tasks.
+
+        No row says that one of them is running, and after a lost memory Redis does not either: without that quarantine
+        others would be drawn into the slots of those that run (invariant 8).
+        """
+        seen = generation, state.has_plain_tasks
+        may_come_back = state.now_us < state.quarantine_until_us
+        if seen == self._plain_noted.get(lane) or may_come_back and not state.has_plain_tasks:
+            return
+        self._store.note_plain_tasks(lane, *seen)
+        self._plain_noted[lane] = seen
 
     def _read(self, lane: int) -> LaneState:
         asked_us = self.clock.monotonic_us()
@@ -183,7 +199,7 @@ class LaneKeeper(Service):
         record = self._store.raise_generation(lane, known.generation, state.replication_id)
         if record.generation <= seen:
             return False                                   # see _look: the database is behind
-        may_run = self._store.may_be_running(lane, self._lanes.count)
+        may_run = known.has_plain_tasks or self._store.may_be_running(lane, self._lanes.count)
         quarantine_us = self._lease_us if may_run else 0
         # Invariant 7: nothing is drawn under a new generation before the voids that Redis may not know of are in.
         while replay(self._store, self._queue, self._lanes.count, lane):

@@ -13,6 +13,7 @@ from typing import Any
 
 from chrono_beat.core.deliveries import RAN_LOST, RAN_OK, RAN_RETRY, RAN_REVOKED, RAN_SUPERSEDED, Outcome
 from chrono_beat.core.fairness import DEFAULT_MAX_RUNNING, DEFAULT_WEIGHT, PRIORITIES, FairLine, order_of
+from chrono_beat.core.outcomes import DECISIONS, is_final
 from chrono_beat.core.overlap import OVERDUE, locks_of, way_of
 from chrono_beat.core.records import GONE_VERSION, MISSED, PublishItem, Stop, TenantLimits
 from chrono_beat.testing.memory_copies import DECIDED, DROPPED, QUEUED, RUNNING, SETTLED, WAITING, Copy
@@ -25,8 +26,6 @@ TOMBSTONE_US = 60_000_000
 DAY_US = 86_400_000_000
 MAX_COPY_AGE_US = 7 * DAY_US
 VOID_TTL_US = 8 * DAY_US
-
-DECISIONS = ("skipped", "expired", "voided", MISSED, "cancelled")
 
 
 @dataclass
@@ -57,6 +56,7 @@ class Lane(Locks, Delays):
     reader: tuple[str, int] = ("", 0)
     wake: set[str] = field(default_factory=set)
     entries: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    has_plain_tasks: bool = False
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -118,10 +118,11 @@ class Lane(Locks, Delays):
         """Say whether a tombstone's outcome waits to be recorded, or has been."""
         return copy.plain or copy.goes_us is not None or copy.outcome in self.outcomes
 
-    def tombstone(self, copy: Copy, state: str, outcome: str) -> None:
+    def tombstone(self, copy: Copy, state: str, outcome: str, final: bool = False) -> None:
         """Rule 2: the marker becomes a tombstone that stays until its outcome is acknowledged."""
         self.copies[copy.id] = Copy(
             copy.id, state, copy.version, copy.job, copy.tenant, token=copy.token, given=copy.given, outcome=outcome,
+            final=final,
         )
 
     # -- tenants ----------------------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ class Lane(Locks, Delays):
         if event == "expired" and (copy.token or copy.begun):
             event, detail = RAN_LOST, {"expired": True}
         self.remove_entry(copy)
-        self.tombstone(copy, DECIDED, self.append(event, copy, detail))
+        self.tombstone(copy, DECIDED, self.append(event, copy, detail), is_final(event, copy.token))
 
     def supersede(self, copy: Copy, by: str) -> None:
         """End a copy whose place another one takes; its last grant has been withdrawn (invariant 6)."""
@@ -352,7 +353,7 @@ class Lane(Locks, Delays):
             return copy.state == RUNNING or self.is_known(copy)
         if copy.lost_entry:
             return False
-        return copy.state != DROPPED and copy.version >= version
+        return copy.state != DROPPED and (copy.version >= version or copy.final and self.is_known(copy))
 
     def publish(self, item: PublishItem, grace_us: int, stops: list[Stop]) -> str:
         """Publish one item; returns the letter of its reply, as in ``publish.lua``."""

@@ -168,11 +168,17 @@ class MemoryPartitions:
                 self._journal.set(self._lanes[lane], generation=seen + 1, replication_id=replication_id, began_us=now)
             return self._lane_record(lane)
 
+    def note_plain_tasks(self, lane: int, generation: int, there: bool) -> None:
+        """See JobStore."""
+        with self._transaction():
+            if self._lane_record(lane).generation == generation:
+                self._journal.set(self._lanes[lane], has_plain_tasks=there)
+
     def _lane_record(self, lane: int) -> LaneRecord:
         if lane not in self._lanes:
             self._journal.put(self._lanes, lane, MemoryLane())
         row = self._lanes[lane]
-        return LaneRecord(lane, row.generation, row.replication_id, row.began_us)
+        return LaneRecord(lane, row.generation, row.replication_id, row.began_us, row.has_plain_tasks)
 
     def may_be_running(self, lane: int, lanes: int) -> bool:
         """See JobStore."""

@@ -18,6 +18,7 @@ class PlainInMemory:
 
     def publish_plain(self, lane: int, tasks: Sequence[PlainTask]) -> list[str]:
         with self._in(lane) as it:
+            it.has_plain_tasks = True
             replies = []
             for id_, tenant, pool, priority, payload, due_us, countdown_us in tasks:
                 if id_ in it.copies:

@@ -121,18 +121,20 @@ class MemoryQueueStore(ParkedInMemory, PlainInMemory, MemoryRecovery, MemoryCont
     def lane_state(self, lane: int) -> LaneState:
         with self._in(lane) as it:
             return LaneState(
-                it.generation, self.repl, it.replication_id, it.quarantine_until, it.now, it.unknown_before)
+                it.generation, self.repl, it.replication_id, it.quarantine_until, it.now, it.unknown_before,
+                it.has_plain_tasks)
 
     def open_lane(self, lane: int, generation: int, replication_id: str, quarantine_us: int) -> bool:
         with self._in(lane) as old:
             if old.generation is not None and old.generation >= generation:
                 return False
-            # Rules 4 and 5. Of the markers a settled one stays: its outcome is true in every generation.
+            # Rules 4 and 5. Of the markers a settled or final one stays: its outcome is true in every generation.
             self.lanes[lane] = Lane(
                 lane, old.now, generation, replication_id, 0, old.now + quarantine_us, old.now if quarantine_us else 0,
-                {copy.id: copy for copy in old.copies.values() if copy.state == memory_lane.SETTLED}
+                {copy.id: copy for copy in old.copies.values() if copy.state == memory_lane.SETTLED or copy.final}
                 | laid_by(old, self._lease_us),
                 voids=old.voids, limits=old.limits, outcomes=old.outcomes, reader=old.reader, entries=old.entries,
+                has_plain_tasks=old.has_plain_tasks,
             )
             return True
 

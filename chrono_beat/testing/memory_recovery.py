@@ -91,6 +91,7 @@ class MemoryRecovery:
         for lock in copy.locks:
             it.locks.setdefault(lock, id_)
         it.copies[id_] = copy
+        it.has_plain_tasks = it.has_plain_tasks or copy.plain
         self._hold(it, copy, worker, it.now + lease_us)
         return True
 

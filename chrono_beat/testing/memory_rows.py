@@ -150,6 +150,7 @@ class MemoryLane:
     generation: int = 0
     replication_id: str = ""
     began_us: int = 0
+    has_plain_tasks: bool = False
 
 
 @dataclass(slots=True)

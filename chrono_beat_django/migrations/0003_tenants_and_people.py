@@ -68,6 +68,11 @@ class Migration(migrations.Migration):
             name='zone_data',
             field=models.CharField(blank=True, db_default='', default='', help_text='Version of the zone data that next runs were computed with.', max_length=32),
         ),
+        migrations.AddField(
+            model_name='lane',
+            name='has_plain_tasks',
+            field=models.BooleanField(db_default=False, default=False),
+        ),
         migrations.AlterField(
             model_name='execution',
             name='kind',

@@ -36,6 +36,7 @@ class Lane(models.Model):
     generation = models.BigIntegerField(**both(0))
     replication_id = models.CharField(max_length=100, blank=True, **both(""))
     began_at = models.DateTimeField(default=FIRST_INSTANT, db_default=FIRST_INSTANT)
+    has_plain_tasks = models.BooleanField(**both(False))
 
     class Meta:
         db_table = "chrono_lane"

@@ -43,6 +43,7 @@ FROM free WHERE p.number = free.number RETURNING p.number, p.epoch"""
 RAISE_GENERATION = """UPDATE chrono_lane
     SET generation = generation + 1, replication_id = %s, began_at = clock_timestamp()
     WHERE number = %s AND generation = %s"""
+NOTE_PLAIN_TASKS = "UPDATE chrono_lane SET has_plain_tasks = %s WHERE number = %s AND generation = %s"
 
 # One index range a partition; a partition that has such a row gives each of its tenants once.
 WAITING_TENANTS = """SELECT DISTINCT e.tenant FROM chrono_partition p CROSS JOIN LATERAL (
@@ -94,7 +95,7 @@ class PostgresPartitions(Session):
 
     def lane(self, lane: int) -> LaneRecord:
         """See JobStore."""
-        sql = f"SELECT number, generation, replication_id, {us('began_at')} FROM chrono_lane WHERE number = %s"
+        sql = f"SELECT number, generation, replication_id, {us('began_at')}, has_plain_tasks FROM chrono_lane WHERE number = %s"
         found = self._rows(sql, lane)
         if not found:
             make = "INSERT INTO chrono_lane (number) VALUES (%s) ON CONFLICT DO NOTHING"
@@ -107,6 +108,10 @@ class PostgresPartitions(Session):
         self.lane(lane)
         self.statement(lambda cursor: cursor.execute(RAISE_GENERATION, [replication_id, lane, seen]))
         return self.lane(lane)
+
+    def note_plain_tasks(self, lane: int, generation: int, there: bool) -> None:
+        """See JobStore."""
+        self.statement(lambda cursor: cursor.execute(NOTE_PLAIN_TASKS, [there, lane, generation]))
 
     def may_be_running(self, lane: int, lanes: int) -> bool:
         """See JobStore."""

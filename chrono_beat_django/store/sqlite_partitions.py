@@ -11,9 +11,10 @@ FORGOTTEN_AFTER_US = 3_600_000_000
 LEASES = """SELECT number, owner, epoch, CAST(expires_at AS TEXT), offered FROM chrono_partition ORDER BY number"""
 LIVE = "SELECT member FROM chrono_dispatcher WHERE expires_at > %s AND NOT leaving"
 TAKE = """UPDATE chrono_partition SET owner = %s, epoch = epoch + 1, expires_at = %s, offered = 0 WHERE number = %s"""
-LANE = """SELECT number, generation, replication_id, CAST(began_at AS TEXT) FROM chrono_lane WHERE number = %s"""
+LANE = """SELECT number, generation, replication_id, CAST(began_at AS TEXT), has_plain_tasks FROM chrono_lane WHERE number = %s"""
 RAISE_GENERATION = """UPDATE chrono_lane SET generation = generation + 1, replication_id = %s, began_at = %s
     WHERE number = %s AND generation = %s"""
+NOTE_PLAIN_TASKS = "UPDATE chrono_lane SET has_plain_tasks = %s WHERE number = %s AND generation = %s"
 WAITING_TENANTS = """SELECT DISTINCT tenant FROM chrono_execution WHERE state IN ('scheduled', 'queued', 'running')
     AND "partition" IN (SELECT number FROM chrono_partition) AND due_at < %s"""
 
@@ -88,14 +89,18 @@ class SqlitePartitions(SqliteSession):
         if not found:
             self.write(lambda cursor: cursor.execute("INSERT OR IGNORE INTO chrono_lane (number) VALUES (%s)", [lane]))
             found = self.rows(LANE, lane)
-        number, generation, replication_id, began_at = found[0]
-        return LaneRecord(number, generation, replication_id, us(began_at) or 0)
+        number, generation, replication_id, began_at, has_plain_tasks = found[0]
+        return LaneRecord(number, generation, replication_id, us(began_at) or 0, bool(has_plain_tasks))
 
     def raise_generation(self, lane: int, seen: int, replication_id: str) -> LaneRecord:
         """See JobStore."""
         self.lane(lane)
         self.write(lambda cursor: cursor.execute(RAISE_GENERATION, [replication_id, text(now_us()), lane, seen]))
         return self.lane(lane)
+
+    def note_plain_tasks(self, lane: int, generation: int, there: bool) -> None:
+        """See JobStore."""
+        self.write(lambda cursor: cursor.execute(NOTE_PLAIN_TASKS, [int(there), lane, generation]))
 
     def may_be_running(self, lane: int, lanes: int) -> bool:
         """See JobStore."""

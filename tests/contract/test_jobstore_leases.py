@@ -153,6 +153,19 @@ def test_a_lane_without_a_row_gets_one(store):
     assert store.raise_generation(5, 0, "r")[:3] == (5, 1, "r")
 
 
+def test_that_a_lane_has_plain_tasks_is_kept_over_its_generations_and_noted_under_the_newest_only(store):
+    store.raise_generation(0, 0, "x")
+    assert not store.lane(0).has_plain_tasks
+
+    store.note_plain_tasks(0, 1, True)
+    assert store.raise_generation(0, 1, "y").has_plain_tasks
+    store.note_plain_tasks(0, 1, False)                      # by somebody who has not seen the new one
+    assert store.lane(0).has_plain_tasks and not store.lane(1).has_plain_tasks
+
+    store.note_plain_tasks(0, 2, False)
+    assert not store.lane(0).has_plain_tasks
+
+
 def test_something_may_be_running_if_an_open_row_was_due(bench, store):
     past = store.now_us() - 60 * SECOND
     job_id = bench.add_job("j", next_run_us=None, paused=True, tenant="acme")

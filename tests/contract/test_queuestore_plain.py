@@ -331,6 +331,33 @@ def test_rule05_a_running_one_that_was_forgotten_comes_back_with_all_that_a_repe
     assert bench.one("w2").payload == delivery.payload
 
 
+def test_rule05_a_lane_says_whether_its_memory_has_had_any(bench):
+    def there():
+        return bench.store.lane_state(LANE).has_plain_tasks
+
+    bench.publish(bench.item("job"))
+    assert not there()
+    send(bench, task())
+    assert there()
+    bench.draw()
+    open_anew(bench)                                     # another server, which remembers them
+    assert there()
+    bench.flush()
+    open_anew(bench)
+    assert not there()
+
+
+def test_rule05_it_says_so_of_those_that_workers_bring_back_too(bench):
+    send(bench, task())
+    delivery = bench.one()
+    bench.flush()
+    open_anew(bench, LEASE)
+
+    bench.store.bring_back(LANE, "w1", [LostGrant(hold(delivery), delivery.lease_expires_us, delivery.grant)], LEASE)
+
+    assert bench.store.lane_state(LANE).has_plain_tasks
+
+
 def test_an_end_that_nobody_knows_of_any_more_is_no_outcome(bench):
     send(bench, task())
     delivery = bench.one()

@@ -3,7 +3,11 @@
 import pytest
 
 import chrono_beat.services.lanes as lanes_module
+from chrono_beat.core.deliveries import Hold
 from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat.core.plain import PlainTask, copy_id
+from chrono_beat.core.records import TenantLimits
+from chrono_beat.core.recovery import LostGrant
 from chrono_beat.services.lanes import OPENING_US, LaneKeeper, Lanes
 from chrono_beat.testing.memory_jobs import MemoryTenant
 from tests.services.world import LEASE_US, NINE, SECOND, World, us
@@ -18,6 +22,10 @@ def started(**options):
 
 def generation_of(world, lane=0):
     return world.queue.lane_state(lane).generation
+
+
+def plain(name):
+    return PlainTask(copy_id(name, "1"), "default", "chrono", 5, b"{}")
 
 
 # -- away -------------------------------------------------------------------------------------------------------------
@@ -115,6 +123,42 @@ def test_rule05_where_something_may_be_running_nothing_starts_for_one_lease():
     assert lost + LEASE_US <= started_at[0] <= lost + LEASE_US + 1_500_000
     assert started_at[1] - us(seconds=70) <= 100_000
     assert world.store.rows(running)[0].state == "running"
+
+
+def test_inv08_plain_tasks_that_run_hold_their_slots_over_a_lost_memory():
+    """No row says that one runs; its worker has one lease to say so, as with executions."""
+    world = started()
+    world.working = False
+    world.queue.set_tenants(0, [TenantLimits("default", 1, 1, False, 1)])
+    world.queue.publish_plain(0, [plain("running"), plain("next")])
+    [delivery] = world.queue.draw(0, "chrono", 10, "w", LEASE_US)
+    world.run(seconds=2)
+
+    world.flush_redis()
+    world.queue.publish_plain(0, [plain("next")])
+    world.run(seconds=5)
+    drawn = world.queue.draw(0, "chrono", 10, "other", LEASE_US)
+    grant = LostGrant(Hold(delivery.execution_id, delivery.token), delivery.lease_expires_us, delivery.grant)
+    back = world.queue.bring_back(0, "w", [grant], LEASE_US)
+
+    assert generation_of(world) == 2 and drawn == [] and back == [delivery.execution_id]
+
+
+def test_a_lane_that_had_no_plain_tasks_since_its_last_loss_is_not_held_back_for_them():
+    world = started()
+    world.working = False
+    world.queue.publish_plain(0, [plain("once")])
+    world.run(seconds=2)
+    assert world.store.lane(0).has_plain_tasks
+    world.flush_redis()
+    world.run(us=LEASE_US + 5 * SECOND)
+    assert not world.store.lane(0).has_plain_tasks
+
+    world.flush_redis()
+    world.run(seconds=3)
+
+    state = world.queue.lane_state(0)
+    assert (state.generation, state.quarantine_until_us <= state.now_us) == (3, True)
 
 
 def test_a_publish_under_a_lost_generation_is_refused_and_followed_by_a_reload():

@@ -57,11 +57,17 @@ for i = 3, #ARGV, 4 do
   keys[#keys + 1] = X .. ARGV[i]
 end
 fetch(keys)
+local plain_came_back = false
 for i = 3, #ARGV, 4 do
-  local open = now < quarantine_until or string.sub(ARGV[i], 1, #PLAIN) == PLAIN       -- nobody publishes that one anew
+  local is_plain = string.sub(ARGV[i], 1, #PLAIN) == PLAIN
+  local open = now < quarantine_until or is_plain     -- nobody publishes that one anew
   if open and bring_back(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]) then
     back[#back + 1] = ARGV[i]
+    plain_came_back = plain_came_back or is_plain
   end
+end
+if plain_came_back then
+  redis.call('HSET', KEYS[1], 'has_plain_tasks', 1)
 end
 write_all()
 return back

@@ -5,6 +5,8 @@
 -- Returns  a letter per task: p published, a already
 -- include: delays
 
+redis.call('HSET', KEYS[1], 'has_plain_tasks', 1)
+
 local ITEM = 7
 local keys = {}
 for i = 1, #ARGV, ITEM do

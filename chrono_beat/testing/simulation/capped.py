@@ -59,7 +59,7 @@ def capped(seed: int) -> Scenario:
         for _ in range(count):
             made.mishaps.append(Mishap(
                 _instant(made, chance), chance.choice(kinds), round(chance.random() * 25 * SECOND_US), chance.randrange(1000)))
-    for _ in range(0 if forgets else chance.randint(4, 8)):
+    for _ in range(chance.randint(4, 8)):
         made.wishes.append(Wish(_instant(made, chance), "send", chance.randrange(3), {
             "pool": chance.choice(POOLS), "task": chance.choice(TASKS), "count": chance.randint(1, 8),
             "countdown_us": chance.choice((0, 0, 3 * SECOND_US))}))
