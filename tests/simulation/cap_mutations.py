@@ -123,9 +123,9 @@ KNOWN = (
     (draw_forgets_the_cap, 0, "over_cap", {}),
     (each_pool_counts_for_itself, 1, "over_cap", {}),
     (reap_frees_two_places, 1, "over_cap", {}),
-    (replayed_settle_frees_a_place, 1, "over_cap", {}),
-    (new_generation_frees_all_places, 32, "over_cap", FLUSHED_BESIDE_LONG_BODIES),
+    (replayed_settle_frees_a_place, 0, "over_cap", {}),
+    (new_generation_frees_all_places, 1, "over_cap", FLUSHED_BESIDE_LONG_BODIES),
     (plain_task_is_dropped_at_a_reap, 1, "lost", {}),
-    (plain_task_is_sent_twice, 1, "repeated", LOST_REPLIES),
+    (plain_task_is_sent_twice, 4, "repeated", LOST_REPLIES),
 )
 """Mutation, seed that shows it, what is found, and what of the seed's scenario is changed."""
