@@ -10,7 +10,10 @@ from chrono_beat.core import ids, lifecycle
 from chrono_beat.core.errors import Conflict
 from chrono_beat_django import control, jobs, wiring
 from chrono_beat_django.models import Execution, Job
+from chrono_beat_django.shadow_report import report
 from chrono_beat_django.store import definitions as store
+
+__all__ = ["QUIET", "go_live", "report", "shadows"]
 
 QUIET = timedelta(seconds=10)
 """How far away the next occurrence must be, so that it is plain which of the two schedulers sends it."""

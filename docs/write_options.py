@@ -23,10 +23,10 @@ What ``--help`` says, of all commands together. :doc:`commands` shows how they a
 def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
     """Yield what can be run, by its words, in the order of the alphabet."""
     for name, command in sorted(group.commands.items()):
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield f"{path} {name}", command
         if isinstance(command, click.Group):
             yield from commands(command, f"{path} {name}")
-        else:
-            yield f"{path} {name}", command
 
 
 def page() -> str:

@@ -42,7 +42,7 @@ def importing(context: click.Context, source: str, apply: bool, machine: bool, t
     where an entry could not be taken over; the others are.
     """
     composition = root(context)
-    prefix, entries = _read(context, composition, source, given)
+    prefix, entries = read(context, composition, source, given)
     with progress.bar("import", machine=machine) as went:
         lines = composition.importing().bring_in(
             entries, prefix=prefix, tenant=tenant or composition.config().default_tenant,
@@ -63,7 +63,15 @@ def importing(context: click.Context, source: str, apply: bool, machine: bool, t
         raise click.exceptions.Exit(TROUBLE)
 
 
-def _read(context: click.Context, composition: Any, source: str, given: dict[str, Any]) -> tuple[str, Any]:
+def read(context: click.Context, composition: Any, source: str, given: dict[str, Any]) -> tuple[str, Any]:
+    """Return how the origins of a source begin, and its entries.
+
+    Args:
+        given: the options of the import that say how it is read.
+
+    Raises:
+        InvalidInput: it cannot be read.
+    """
     app = context.obj.app
     if source == "crontab":
         if given["file"] is None or given["task"] is None:

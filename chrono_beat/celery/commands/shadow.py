@@ -6,6 +6,7 @@ from datetime import timedelta
 import click
 from celery.schedules import maybe_schedule
 
+from chrono_beat.celery.commands import shadow_report
 from chrono_beat.celery.commands.importing import app_zone
 from chrono_beat.celery.commands.options import machine_option
 from chrono_beat.celery.commands.output import as_json, command, root
@@ -15,7 +16,7 @@ from chrono_beat.core.shadow import MAX_FIRES, celery_fires, compare, our_fires
 SHOWN = 3
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--for", "hours", default=24.0, show_default=True, type=click.FloatRange(0.1, 8_784), metavar="HOURS",
               help="How far to look from now on; nobody waits for it.")
 @click.option("--tolerance", default=1.0, show_default=True, type=click.FloatRange(0, 3_600), metavar="SECONDS",
@@ -29,6 +30,8 @@ def shadow(context: click.Context, hours: float, tolerance: float, timezone: str
 
     Both sides run on a virtual clock. Exit status 1 where an entry differs or cannot be taken over.
     """
+    if context.invoked_subcommand:
+        return
     app = context.obj.app
     start = ids.from_us(root(context).now_us())
     given = {str(name): item for name, item in (app.conf.beat_schedule or {}).items()}
@@ -56,6 +59,9 @@ def shadow(context: click.Context, hours: float, tolerance: float, timezone: str
         click.echo(f"{len(lines) - len(differ):,} of {len(lines):,} agree" if lines else "beat_schedule has no entries")
     if differ:
         raise click.exceptions.Exit(1)
+
+
+shadow.add_command(shadow_report.report)
 
 
 def _said(line: dict[str, object]) -> str:
