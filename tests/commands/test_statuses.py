@@ -136,10 +136,10 @@ def test_a_backfill_goes_on_in_steps_up_to_its_limit(run, nightly, monkeypatch):
 def commands(group, path=()):
     """(words, command) of everything that can be run."""
     for name, command in group.commands.items():
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield (*path, name), command
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
-        else:
-            yield (*path, name), command
 
 
 EXAMPLES = [shlex.split(line.partition("chrono ")[2]) for line in re.findall(
@@ -150,7 +150,7 @@ def test_every_command_has_an_example_in_the_documentation_and_every_example_is_
     shown = set()
     for words in EXAMPLES:
         group, context = chrono, click.Context(chrono)
-        while isinstance(group, click.Group):
+        while isinstance(group, click.Group) and not (group.invoke_without_command and words[0].startswith("-")):
             group, context = group.commands[words[0]], context
             shown.add(words[0]) if not isinstance(group, click.Group) else None
             path, words = words[0], words[1:]
