@@ -1,7 +1,21 @@
 """An HTTP server in a thread that keeps what it got and answers as it is told."""
 import contextlib
+import textwrap
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def documented(*pages):
+    """Run the receivers of pages of the documentation as they stand there; returns the names that they define."""
+    names = {}
+    for page in pages:
+        lines = (DOCS / f"{page}.rst").read_text().partition("\n.. receiver\n\n::\n")[2].splitlines()
+        end = next(number for number, line in enumerate(lines) if line and not line.startswith(" "))
+        exec(textwrap.dedent("\n".join(lines[:end])), names)
+    return names
 
 
 class Receiver:

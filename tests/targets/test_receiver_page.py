@@ -1,31 +1,28 @@
 """The receiver of the documentation, run as it stands there: it lets in what is signed, and works once for a key."""
+import json
 import sqlite3
-import textwrap
-from pathlib import Path
 
 import pytest
 
 from chrono_beat.core import callback
 from chrono_beat.core.callback import HttpTarget
 from chrono_beat.targets.http import Call, request_headers
+from tests.targets.receiver import documented
 
-PAGE = Path(__file__).parents[2] / "docs" / "targets.rst"
 OLD, NEW = callback.encode_secret(b"old"), callback.encode_secret(b"new")
 BODY = '{"subject": "sales"}'
 
 
 @pytest.fixture(scope="module")
 def page():
-    block = PAGE.read_text().partition(".. receiver\n\n::\n")[2].partition("\nA receiver that")[0]
-    names = {}
-    exec(textwrap.dedent(block), names)
-    return names
+    return documented("targets", "alerts")
 
 
 @pytest.fixture
 def connection():
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE done (key TEXT PRIMARY KEY)")
+    connection.execute("CREATE TABLE told (id TEXT PRIMARY KEY)")
     connection.execute("CREATE TABLE reports (subject TEXT)")
     yield connection
     connection.close()
@@ -77,3 +74,14 @@ def test_what_is_not_signed_too_old_or_changed_is_not_let_in(page, connection):
     assert receive(sent([NEW], now=1_600_000_000), BODY.encode(), [NEW], connection, report) == 401
     assert receive(sent([NEW]), b'{"subject": "other"}', [NEW], connection, report) == 401
     assert reports(connection) == 0
+
+
+def test_a_repeat_of_an_alert_is_told_once_and_one_that_is_not_signed_never(page, connection):
+    told = []
+
+    def receive(headers):
+        return page["receive_alert"](headers, BODY.encode(), [NEW], connection, told.append)
+
+    assert [receive(sent([NEW], attempt)) for attempt in (1, 2)] == [204, 204]
+    assert receive(sent([OLD])) == 401
+    assert told == [json.loads(BODY)]
