@@ -138,7 +138,10 @@ class Site:
 
     def stop(self, eid, why="cancel", token=None):
         """Tell the worker that runs an execution to stop it; returns the token that it has."""
-        started = [outcome for outcome in self.outcomes(eid) if outcome.event == "started"][-1]
+        def starts():
+            return [outcome for outcome in self.outcomes(eid) if outcome.event == "started"]
+
+        started = eventually(starts, what=f"a start of {eid}")[-1]
         text = json.dumps({"stop": eid, "token": token or started.token, "why": why})
         self.queue.wake_worker(started.worker, [0], text)
         return started.token
