@@ -61,9 +61,14 @@ def site(monkeypatch):
     monkeypatch.setattr(eta, "_warned", set())
     monkeypatch.setattr("chrono_beat.celery.patience.STORE_PAUSES_SECONDS", (0, 0))
     site = Site()
+    empty(site.app)              # the broker in memory is that of every app in this process
     yield site
-    for queue in QUEUES:
-        with site.app.connection_for_write() as connection:
+    empty(site.app)
+
+
+def empty(app):
+    with app.connection_for_write() as connection:
+        for queue in QUEUES:
             connection.default_channel.queue_declare(queue)
             connection.default_channel.queue_purge(queue)
 
