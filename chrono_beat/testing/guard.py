@@ -1,6 +1,6 @@
 """Run one server as a child and make sure that it does not outlive whoever asked for it.
 
-``servers.py`` starts this file as a script: standard library only, a single thread, no site packages, so that it is up
+`start` runs this file as a script: standard library only, a single thread, no site packages, so that it is up
 in some 20 ms. The rule: the server lives no longer than the guard, the guard no longer than the process that started
 it, whichever way that one ends, ``kill -9`` included.
 
@@ -27,10 +27,61 @@ import shutil
 import signal
 import sys
 import time
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
 
 PARENT_CHECK_SECONDS = 0.5
 PR_SET_PDEATHSIG = 1
+
+
+def start(
+    command: list[str],
+    *,
+    log: IO[bytes],
+    grace_seconds: float,
+    stop: int = signal.SIGTERM,
+    death: int = signal.SIGKILL,
+    user: str | None = None,
+    remove: "Path | None" = None,
+    directory: str | os.PathLike[str] = "/",
+) -> "subprocess.Popen[bytes]":
+    """Start a command under a guard of its own.
+
+    Args:
+        command: an absolute path and its arguments.
+        log: where its output goes.
+        grace_seconds: how long it may take to stop before it is ended with SIGKILL, and all of its session with it.
+        stop: the signal that asks it to stop.
+        death: the signal that it gets when the guard dies.
+        user: whose it is; None for the present one.
+        remove: a directory that goes when the caller is gone.
+        directory: where it runs.
+
+    Returns:
+        The guard: SIGTERM stops the command, and its standard output has the command's process id as a line.
+    """
+    import subprocess  # here, because the script has no use for it and is to be up soon
+
+    order = {
+        "command": command,
+        "parent": os.getpid(),
+        "user": user,
+        "stop": stop,
+        "death": death,
+        "grace": grace_seconds,
+        "remove": None if remove is None else str(remove),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, json.dumps(order)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        cwd=directory,
+        start_new_session=True,
+    )
 
 
 def spawn(command: list[str], user: str | None, death_signal: int) -> int:
@@ -74,7 +125,7 @@ def stop(pid: int, stop_signal: int, grace_seconds: float) -> int:
         if ended:
             return status
         time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
+    os.killpg(pid, signal.SIGKILL)  # its children would lose who looks after them
     return os.waitpid(pid, 0)[1]
 
 

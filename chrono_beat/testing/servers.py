@@ -16,14 +16,12 @@ enter. Use neither for data that matters.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -128,23 +126,15 @@ class _Server:
 
     def _launch(self, command: list[str], home: Path, ready: Callable[[], bool], user: str | None = None) -> None:
         """Run *command* under a guard until *ready*."""
-        order = {
-            "command": command,
-            "parent": os.getpid(),
-            "user": user,
-            "stop": self.stop_signal,
-            "death": self.crash_signal,
-            "grace": STOP_GRACE_SECONDS,
-            "remove": str(home),
-        }
         with (home / "log").open("wb") as log:
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, json.dumps(order)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd="/",
-                start_new_session=True,
+            self._guard = guard.start(
+                command,
+                log=log,
+                grace_seconds=STOP_GRACE_SECONDS,
+                stop=self.stop_signal,
+                death=self.crash_signal,
+                user=user,
+                remove=home,
             )
         assert self._guard.stdout is not None
         self.pid = int(self._guard.stdout.readline() or 0) or None

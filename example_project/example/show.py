@@ -2,23 +2,30 @@
 
 Order of start: Redis, database, workers, dispatcher, admin, Flower, and only then the jobs, so nothing is late only
 because the demo is still starting. Order of stop: dispatcher, workers, the rest.
+
+Nothing outlives the demo, whichever way it ends: INT, TERM and HUP (the terminal was closed) stop all in order, and each
+process has a guard that stops it as soon as this one is gone, by ``kill -9`` included (``chrono_beat.testing.guard``).
 """
 import argparse
+import fcntl
 import json
 import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
+
+from chrono_beat.testing import guard
+from chrono_beat.testing.servers import PostgresServer, RedisServer, free_port
 
 HERE = Path(__file__).resolve().parent.parent
-STATE = HERE / ".state"
+STATE = HERE / ".state" / "demo"
 LOGS = STATE / "logs"
 WORKERS = ("one", "two")
 START_TIMEOUT_SECONDS = 60
@@ -27,27 +34,19 @@ ADMIN_USER = "admin"
 
 
 class Stopped(Exception):
-    """Ctrl-C, SIGTERM, or a process of the demo ended by itself."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A signal before the demo was up, or a process of the demo that ended by itself."""
 
 
 class Processes:
-    """The processes of the demo: each logs to a file of its own; stopped with TERM, last resort KILL."""
+    """The processes of the demo: each logs to a file of its own, and has a guard that stops it with TERM, then KILL."""
 
     def __init__(self) -> None:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *command: str) -> None:
         with (LOGS / f"{name}.log").open("wb") as log:
-            self.running[name] = subprocess.Popen(
-                [sys.executable, *command], cwd=HERE, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                start_new_session=True,             # Ctrl-C reaches this process alone, which then stops them in order
-            )
+            self.running[name] = guard.start(
+                [sys.executable, *command], log=log, grace_seconds=STOP_TIMEOUT_SECONDS, directory=HERE)
 
     def check(self) -> None:
         for name, process in self.running.items():
@@ -58,15 +57,9 @@ class Processes:
     def stop(self, *names: str) -> None:
         chosen = [self.running.pop(name) for name in names if name in self.running]
         for process in chosen:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        until = time.monotonic() + STOP_TIMEOUT_SECONDS
+            process.terminate()
         for process in chosen:
-            try:
-                process.wait(max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait()
 
     def stop_all(self) -> None:
         self.stop("dispatcher")
@@ -76,8 +69,6 @@ class Processes:
 
 def start_servers(stack: ExitStack, engine: str) -> None:
     """Start Redis and, where asked for, PostgreSQL; tell the settings module through the environment."""
-    from chrono_beat.testing.servers import PostgresServer, RedisServer
-
     redis = stack.enter_context(RedisServer())
     os.environ["EXAMPLE_REDIS_URL"] = redis.url.rsplit("/", 1)[0]
     if engine == "postgres":
@@ -85,7 +76,7 @@ def start_servers(stack: ExitStack, engine: str) -> None:
         os.environ["EXAMPLE_DATABASE"] = json.dumps(postgres.create_database("example"))
 
 
-def start_system(processes: Processes, ports: dict[str, int], password: str) -> None:
+def start_system(processes: Processes, stop: threading.Event, ports: dict[str, int], password: str) -> None:
     """Start all processes, migrate while the workers come up, and load the jobs when everybody is ready."""
     from django.contrib.auth import get_user_model
     from django.core.management import call_command
@@ -105,13 +96,13 @@ def start_system(processes: Processes, ports: dict[str, int], password: str) -> 
     processes.start("dispatcher", *celery, "chrono", "run")
     processes.start("admin", "manage.py", "runserver", f"127.0.0.1:{ports['admin']}", "--noreload")
     processes.start("flower", *celery, "flower", "--address=127.0.0.1", f"--port={ports['flower']}")
-    wait_for_workers(processes)
+    wait_for_workers(processes, stop)
     call_command("load_catalogue", verbosity=0)
     wiring.sync(app, actor="demo")
 
 
-def wait_for_workers(processes: Processes) -> None:
-    """Wait until both workers report that they draw and a dispatcher owns every partition."""
+def wait_for_workers(processes: Processes, stop: threading.Event) -> None:
+    """Wait until both workers report that they draw and a dispatcher owns every partition, or somebody asks to stop."""
     from chrono_beat_django import wiring
     from chrono_beat_django.models import Partition
 
@@ -122,7 +113,8 @@ def wait_for_workers(processes: Processes) -> None:
         unowned = Partition.objects.filter(owner="").count()
         if len(queue.workers()) >= len(WORKERS) and not unowned and Partition.objects.exists():
             return
-        time.sleep(0.2)
+        if stop.wait(0.2):
+            raise Stopped("it was asked to")
     raise Stopped(f"workers and dispatcher did not come up within {START_TIMEOUT_SECONDS} s; see {LOGS}")
 
 
@@ -134,8 +126,42 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def only_one() -> IO[str] | None:
+    """Return an open file whose lock says that this demo runs; None where another one holds it."""
+    STATE.parent.mkdir(exist_ok=True)
+    lock = (STATE.parent / "demo.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def stop_on_signals() -> threading.Event:
+    """Return what is set by INT, TERM and HUP; after a HUP nothing is written to the terminal any more, for it is gone."""
+    stop = threading.Event()
+    terminals = [number for number in (1, 2) if os.isatty(number)]
+
+    def hung_up(*_: object) -> None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        for number in terminals:
+            os.dup2(null, number)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:           # nohup
+        signal.signal(signal.SIGHUP, hung_up)
+    return stop
+
+
 def main() -> int:
     args = parse_arguments()
+    alone = only_one()
+    if alone is None:
+        print("Another demo of this checkout runs; stop it first.", file=sys.stderr)
+        return 2
     shutil.rmtree(STATE, ignore_errors=True)
     LOGS.mkdir(parents=True)
     os.environ.update(
@@ -143,23 +169,23 @@ def main() -> int:
         EXAMPLE_WORKER_LOG=str(STATE / "started.jsonl"),
         FLOWER_UNAUTHENTICATED_API="1",
     )
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on_signals()
     ports = {"admin": free_port(), "flower": free_port()}
     password = secrets.token_urlsafe(9)
     processes = Processes()
-    with ExitStack() as stack:
+    with alone, ExitStack() as stack:
         try:
             start_servers(stack, args.engine)
             import django
 
             django.setup()
             stack.callback(processes.stop_all)
-            start_system(processes, ports, password)
+            start_system(processes, stop, ports, password)
+            site = f"http://127.0.0.1:{ports['admin']}"
             return watch(args, stop, processes, {
-                "admin": f"http://127.0.0.1:{ports['admin']}/admin/ (user {ADMIN_USER}, password {password})",
-                "dashboard": f"http://127.0.0.1:{ports['admin']}/chrono/ (the admin's login)",
+                "dashboard": f"{site}/chrono/",
+                "admin": f"{site}/admin/",
+                "login": f"user {ADMIN_USER}, password {password}",
                 "Flower": f"http://127.0.0.1:{ports['flower']}/",
                 "logs": str(LOGS),
             })
@@ -181,6 +207,7 @@ def watch(args: argparse.Namespace, stop: threading.Event, processes: Processes,
             screen.refresh()
             if args.seconds and time.monotonic() - begun >= args.seconds:
                 break
+    screen.stopping()
     verdict = judge(STATE / "started.jsonl")
     processes.stop_all()
     if args.json:
