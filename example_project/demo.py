@@ -104,4 +104,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        say("Stopped before anything was started.")
+        raise SystemExit(130) from None
