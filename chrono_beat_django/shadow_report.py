@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q
 
-from chrono_beat.core import comparison, ids, lifecycle
+from chrono_beat.core import comparison, ids, imports, lifecycle
 from chrono_beat.core.comparison import Judged, Span
 from chrono_beat_django import edits, wiring
 from chrono_beat_django.models import BeatFire, BeatWatch, Execution, Job, JobEvent, Tenant
@@ -21,8 +21,6 @@ RESTARTS = edits.PLANNED_BY | {"target_kind"}
 
 UNSETTLED = timedelta(minutes=1)
 """What was due less than this ago and has not ended is not judged yet."""
-
-OWN_ENTRY = "celery.backend_cleanup"
 
 
 class Line(NamedTuple):
@@ -225,6 +223,6 @@ def _why(line: Line, rows: _Rows, stuck: int, known: Sequence[str]) -> list[str]
 
 def _without_job(name: str, sent: Sequence[datetime]) -> Line:
     why = "has no job here: import it"
-    if name == OWN_ENTRY:
+    if name == imports.CELERYS_OWN:
         why = "Celery's own entry has no job here: import it, or results that have expired stay"
     return Line("", name, "none", Judged(old=len(sent), only_old=tuple(sent)), why=(why,))

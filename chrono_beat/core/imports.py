@@ -25,6 +25,9 @@ NO_SOLAR = "solar schedules are unsupported; replace it by a crontab near that t
 NO_RELATIVE = "relative is dropped: runs are not rounded to whole periods"
 NEW_EXPIRY = "expiry counts from the due time, where Celery counts from the sending"
 
+CELERYS_OWN = "celery.backend_cleanup"
+"""An entry that Celery's beat adds by itself, where its result backend does not let results expire."""
+
 _ENVIRONMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
 _PERCENT = re.compile(r"(?<!\\)%")
 _CELERY_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
@@ -117,6 +120,8 @@ def from_beat_schedule(schedule: Mapping[str, Any], timezone: str) -> Iterator[E
             warnings = ["counts from the import; Celery counts from the last run"] if isinstance(when, Interval) else []
             if getattr(item["schedule"], "relative", False):
                 warnings.append(NO_RELATIVE)
+            if name == CELERYS_OWN:
+                warnings.append("Celery's beat adds this entry by itself; without it, results that have expired stay")
             yield entry(origin, str(name), item["task"], when, options=item.get("options"), warnings=warnings,
                         args=item.get("args") or (), kwargs=item.get("kwargs") or {})
         except ScheduleError as error:

@@ -298,3 +298,32 @@ def test_the_command_writes_only_with_apply_and_its_exit_status_tells_refusals()
     assert run("beat-schedule", "--apply", "--json").exit_code == 1
     assert Job.objects.get(name="monthly").timezone == "Asia/Tokyo"
     assert run("crontab").exit_code == 2
+
+
+@pytest.mark.parametrize(("backend", "expires", "added"), [
+    ("file://{}", 86_400, True), ("redis://", 86_400, False), ("file://{}", None, False)])
+def test_the_entry_that_celery_adds_for_results_that_expire_is_taken_over_where_celery_adds_it(
+        tmp_path, backend, expires, added):
+    app = Celery("moving", set_as_current=False)
+    ChronoBeat(app)
+    app.conf.update(beat_schedule={"daily": BEAT["daily"]}, timezone="UTC",
+                    result_backend=backend.format(tmp_path), result_expires=expires)
+
+    def run(*line):
+        return CliRunner().invoke(chrono, line, obj=SimpleNamespace(app=app))
+
+    done = run("import", "beat-schedule", "--apply")
+    assert ("without it, results that have expired stay" in done.stdout) is added, done.output
+    cleanup = Job.objects.filter(name="celery.backend_cleanup", task="celery.backend_cleanup")
+    assert [(job.next_run_at, job.expires_after_seconds) for job in cleanup] == (
+        [(NOON.replace(day=8, hour=4), 12 * 3600)] if added else [])
+    assert ("celery.backend_cleanup: 1 agree" in run("shadow").stdout) is added
+
+
+def test_a_result_backend_that_cannot_be_asked_is_named():
+    app = Celery("moving", set_as_current=False, backend="file:///nowhere/at/all")
+    ChronoBeat(app)
+
+    done = CliRunner().invoke(chrono, ["import", "beat-schedule"], obj=SimpleNamespace(app=app))
+
+    assert done.exit_code == 2 and "result_backend: cannot be used" in done.stderr

@@ -26,7 +26,7 @@ from tests.services.test_relay import Broker
 from tests.services.world import NINE, World
 
 LONGEST_TICK = 5.0
-RELAY_EVERY_US = 100_000
+RELAY_EVERY_US = 400_000
 MIRRORED = ("name", "tenant", "partition", "schedule_kind", "expression", "timezone", "task", "target_kind", "queue", "pool",
             "version", "plan_version", "paused")
 

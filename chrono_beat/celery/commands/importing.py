@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+from celery.beat import Scheduler
+from celery.exceptions import ImproperlyConfigured
 
 from chrono_beat.celery.commands import progress
 from chrono_beat.celery.commands.options import machine_option, tenant_option
@@ -85,7 +87,7 @@ def read(context: click.Context, composition: Any, source: str, given: dict[str,
             text, source=name, task=given["task"], timezone=given["timezone"] or app_zone(app), system=given["system"])
     zone = given["timezone"] or app_zone(app)
     if source == "beat-schedule":
-        return "beat_schedule:", imports.from_beat_schedule(app.conf.beat_schedule or {}, zone)
+        return "beat_schedule:", imports.from_beat_schedule(beat_entries(app), zone)
     if source == "redbeat":
         return imports_redbeat.ORIGIN, imports_redbeat.from_redbeat(_redbeat_hashes(app), zone)
     tables = composition.importing().import_tables
@@ -106,6 +108,23 @@ def _redbeat_hashes(app: Any) -> list[tuple[str, dict[str, str]]]:
             return [(key.removeprefix(prefix), client.hgetall(key)) for key in names if client.hexists(key, "definition")]
     except redis.RedisError as error:
         raise InvalidInput(Problem("redbeat_redis_url", f"the Redis of redbeat cannot be read: {error}")) from error
+
+
+def beat_entries(app: Any) -> dict[str, Any]:
+    """Return what Celery's beat would fire: ``beat_schedule`` and the entry that Celery adds for results that expire.
+
+    Raises:
+        InvalidInput: the result backend of the app cannot be asked whether results expire.
+    """
+    entries = {str(name): item for name, item in (app.conf.beat_schedule or {}).items()}
+    beat = Scheduler(app, lazy=True)
+    try:
+        beat.install_default_entries(entries)
+    except (ImportError, ImproperlyConfigured) as error:
+        raise InvalidInput(Problem("result_backend", f"cannot be used: {error}")) from error
+    own = {name: {"task": item.task, "schedule": item.schedule, "options": item.options}
+           for name, item in beat.schedule.items()}
+    return entries | own
 
 
 def app_zone(app: Any) -> str:

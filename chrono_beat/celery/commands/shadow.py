@@ -7,7 +7,7 @@ import click
 from celery.schedules import maybe_schedule
 
 from chrono_beat.celery.commands import shadow_report
-from chrono_beat.celery.commands.importing import app_zone
+from chrono_beat.celery.commands.importing import app_zone, beat_entries
 from chrono_beat.celery.commands.options import machine_option
 from chrono_beat.celery.commands.output import as_json, command, root
 from chrono_beat.core import ids, imports
@@ -34,13 +34,13 @@ def shadow(context: click.Context, hours: float, tolerance: float, timezone: str
         return
     app = context.obj.app
     start = ids.from_us(root(context).now_us())
-    given = {str(name): item for name, item in (app.conf.beat_schedule or {}).items()}
+    given = beat_entries(app)
     lines = []
     for found in imports.from_beat_schedule(given, timezone or app_zone(app)):
         if found.definition is None:
             lines.append({"name": found.name, "problem": found.problem})
             continue
-        theirs_of = app.conf.beat_schedule[found.name]["schedule"]
+        theirs_of = given[found.name]["schedule"]
         if not hasattr(theirs_of, "is_due"):
             theirs_of = maybe_schedule(theirs_of, app=app)
         end = start + timedelta(hours=hours)
