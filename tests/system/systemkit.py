@@ -72,6 +72,16 @@ class Site(Deployment):
 
     # -- processes --------------------------------------------------------------------------------------------------
 
+    def chrono(self, *line):
+        """Run ``celery -A example chrono … --json``; returns its exit status and what it says."""
+        done = subprocess.run(
+            [sys.executable, "-m", "celery", "-A", self.app, "chrono", *line, "--json"], cwd=self.root, env=self.environment,
+            capture_output=True, text=True, check=False, timeout=60)
+        try:
+            return done.returncode, json.loads(done.stdout)
+        except ValueError:
+            raise AssertionError((done.returncode, done.stdout[-2000:], done.stderr[-2000:])) from None
+
     def worker(self):
         """Start a worker with four children and wait until it is ready."""
         return self.start_worker().says(" ready.")

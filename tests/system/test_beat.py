@@ -1,31 +1,16 @@
 """``celery beat -S chrono`` in place of Celery's own, and what ``chrono doctor`` says of a running system."""
-import json
-import subprocess
-import sys
 import time
 
 import pytest
 
 from chrono_beat.testing.patience import eventually
-from tests.system.systemkit import EXAMPLE, PARTITIONS, longest
+from tests.system.systemkit import PARTITIONS, longest
 
 pytestmark = [pytest.mark.system, pytest.mark.redis, pytest.mark.postgres, pytest.mark.celery, pytest.mark.timeout(180)]
 
 
 def beat(site, name):
     return site.celery(name, "beat", "-S", "chrono", "-l", "INFO")
-
-
-def examined(site):
-    """Return the exit status and the findings of ``chrono doctor``."""
-    done = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "example", "chrono", "doctor", "--json"], cwd=EXAMPLE,
-        env=site.environment, capture_output=True, text=True, check=False, timeout=60,
-    )
-    try:
-        return done.returncode, json.loads(done.stdout)
-    except ValueError:
-        raise AssertionError((done.returncode, done.stdout[-2000:], done.stderr[-2000:])) from None
 
 
 def test_two_beats_double_nothing_and_hand_over_when_they_end(site):
@@ -55,7 +40,7 @@ def test_doctor_finds_nothing_wrong_and_names_the_pool_that_nobody_draws(site):
     site.dispatchers(1)
     jobs = site.intervals(3600)
 
-    status, findings = examined(site)
+    status, findings = site.chrono("doctor")
     assert [finding for finding in findings if finding["level"] == "error"] == []
     assert status == 0
     assert {"versions", "database", "indexes", "redis", "clocks", "dispatchers", "workers", "jobs"} <= {
@@ -63,7 +48,8 @@ def test_doctor_finds_nothing_wrong_and_names_the_pool_that_nobody_draws(site):
 
     next(process for process in site.processes if process.name.startswith("worker")).stop()
     # It says goodbye; a report that crosses with that counts for a quarter of a minute.
-    status, findings = eventually(lambda: (seen := examined(site))[0] and seen, 40, step=1, what="doctor misses the worker")
+    status, findings = eventually(
+        lambda: (seen := site.chrono("doctor"))[0] and seen, 40, step=1, what="doctor misses the worker")
     assert status == 1
     wrong = [finding for finding in findings if finding["level"] == "error"]
     assert [finding["check"] for finding in wrong] == ["workers"]
