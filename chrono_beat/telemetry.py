@@ -72,6 +72,7 @@ EVENTS: dict[str, Event] = {
     "outcome_unknown": _event(_ERROR, "lane outcome", "one that cannot be recorded; it is logged and let go"),
     "set_aside": _event(_WARNING, "lane what why", "something in Redis that is not ours or cannot be read was let go"),
     "dead_lettered": _event(_WARNING, "tenant reason count", "executions that failed for good, until somebody handles them"),
+    "expired": _event(_WARNING, "tenant job_id count", "executions that no worker began in their time; one of their jobs"),
     "retries_held": _event(_WARNING, "tenant failed ended until_us", "so many runs failed that retries wait until then"),
     "retries_released": _event(_INFO, "tenant", "the hold is over"),
     "reaped": _event(_WARNING, "lane reaped", "leases that had run out: handed out again, or dead-lettered"),

@@ -126,6 +126,9 @@ KINDS: dict[str, Kind] = {
     "publish_missed": Kind(
         "missed window", "{executions} executions were claimed in time and published too late for their misfire policy.",
         "See whether Redis was away or a dispatcher stood still (`chrono doctor`).", for_all=True),
+    "expired": Kind(
+        "missed start window", "Executions expired, since no worker began them in time; one of them is of job {job_id}.",
+        "See whether workers, or the cap (max_running), are too few for the load; a backfill runs what is still wanted."),
     "retries_held": Kind(
         "failure rate", "{failed} of {ended} runs failed; retries wait.",
         "See `chrono executions list --state failed`; retries go on by themselves when the hold is over."),
@@ -220,6 +223,7 @@ _BY_EVENT: dict[str, Callable[[Mapping[str, Any]], Finding | Over]] = {
     "skipped_in_a_row": lambda of: Finding(
         "skipped", of["tenant"], of["job_id"], 1, {"job_id": of["job_id"], "times": of["count"]}),
     "missed": lambda of: Finding("missed", of["tenant"], of["job_id"], of["count"], {"name": of["name"]}),
+    "expired": lambda of: Finding("expired", of["tenant"], "", of["count"], {"job_id": of["job_id"]}),
     "retries_held": lambda of: Finding("retries_held", of["tenant"], "", 1, {"failed": of["failed"], "ended": of["ended"]}),
     "retries_released": lambda of: Over("retries_held", of["tenant"], ""),
     "lateness_objective_broken": lambda of: Finding(

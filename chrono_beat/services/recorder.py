@@ -146,10 +146,14 @@ class Recorder(Service):
         emit("recorded", lane=lane, starts=starts, endings=endings, attempts=attempts, ended=result.ended,
              ignored=result.ignored, tenants=[tenants[ending.execution_id] for ending in endings], started=result.started)
         ended = set(result.ended)
-        dead = Counter((tenants[e.execution_id], e.reason) for e in endings
-                       if e.state == lifecycle.DEAD and e.execution_id in ended)
+        counted = [(tenants[e.execution_id], e) for e in endings if e.execution_id in ended]
+        dead = Counter((tenant, e.reason) for tenant, e in counted if e.state == lifecycle.DEAD)
         for (tenant, reason), count in dead.items():
             emit("dead_lettered", tenant=tenant, reason=reason, count=count)
+        expired = [(tenant, e.execution_id.partition(":")[0]) for tenant, e in counted if e.state == lifecycle.EXPIRED]
+        one_job = dict(expired)
+        for tenant, count in Counter(tenant for tenant, _ in expired).items():
+            emit("expired", tenant=tenant, job_id=one_job[tenant], count=count)
 
     def _write_apart(self, lane: int, outcomes: Sequence[Outcome], rows: Mapping[str, OpenExecution]) -> None:
         """Write in smaller parts until the outcome that breaks the transaction stands alone, then without its facts."""
