@@ -64,7 +64,16 @@ class NotFound(ChronoError, LookupError):
 
 
 class Conflict(ChronoError):
-    """The row changed since it was read, or a name is taken."""
+    """The row changed since it was read, or a name is taken.
+
+    Args:
+        text: what is in the way, and the mend.
+        field: the field that is taken; "" where it is none.
+    """
+
+    def __init__(self, text: str, field: str = "") -> None:
+        super().__init__(text)
+        self.field = field
 
 
 class StaleVersion(Conflict):

@@ -16,6 +16,11 @@ class Key(HttpBearer):
         super().__init__()
         self.scope = scope
 
+    def __call__(self, request: HttpRequest) -> ApiKey | None:
+        """Return the key of a request. The base class logs a header that has no Bearer, and that may be a key."""
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        return self.authenticate(request, token) if scheme.lower() == "bearer" else None
+
     def authenticate(self, request: HttpRequest, token: str) -> ApiKey | None:
         """Return the key that is shown.
 

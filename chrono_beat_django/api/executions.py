@@ -31,7 +31,7 @@ class ExecutionFilter(Schema):
     reason: Text | None = None
     since: datetime | None = None
     until: datetime | None = None
-    late_over: float | None = Query(None, ge=0, le=1e8, description="Seconds from due to started.")
+    late_over: float | None = Query(None, ge=0, le=executions.LATE.high, description="Seconds from due to started.")
     cursor: str | None = None
     limit: int = Query(50, ge=1, le=MAX_PAGE)
 
@@ -68,7 +68,7 @@ def list_executions(request, query: Query[ExecutionFilter]):  # type: ignore[no-
     if query.job is None:
         last = end or ids.from_us(wiring.now_us())
         # The index in that order has all tenants' executions: of a tenant that has few, many would be read.
-        start = start or last - DAY
+        start = start or max(last - DAY, ids.from_us(0))
         if query.late_over is not None and last - start > DAY:
             raise Refused(422, "no index has how late they were: give since and until a day apart at most, or a job", "late_over")
     rows = executions.list(tenant_of(request), job=query.job, state=query.state, reason=query.reason, start=start, end=end,

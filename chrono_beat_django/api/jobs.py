@@ -5,12 +5,12 @@ from uuid import UUID
 
 from django.db.models import Q
 from django.http import HttpResponse
-from ninja import Query, Router, Schema
+from ninja import Body, Query, Router, Schema
 
 from chrono_beat.core import definition as definitions
-from chrono_beat.core import targets
+from chrono_beat.core import field_checks, targets
 from chrono_beat.core.definition import JobDefinition
-from chrono_beat.core.errors import NotFound
+from chrono_beat.core.errors import NotFound, StaleVersion
 from chrono_beat_django import jobs
 from chrono_beat_django.api.answers import Answer, once, respond
 from chrono_beat_django.api.auth import OPERATE, READ, WRITE, actor_of, tenant_of
@@ -32,6 +32,11 @@ from chrono_beat_django.models import Job, PendingVoid
 from chrono_beat_django.store import definitions as store
 
 router = Router(tags=["jobs"])
+
+# What a body says that is not there.
+_NO_NOTE: Any = Body(NoteIn())
+_NOTHING_MISSED: Any = Body(ResumeIn())
+_NO_TOKEN: Any = Body(TriggerIn())
 
 
 class JobFilter(Schema):
@@ -64,11 +69,14 @@ def aware(name: str, value: datetime | None) -> datetime | None:
     """Return an instant of a filter.
 
     Raises:
-        Refused: it has no offset.
+        Refused: it has no offset, or no database reaches so far.
     """
     if value is not None and value.tzinfo is None:
         raise Refused(422, "give an offset, such as Z", name)
-    return value
+    found, wrong = field_checks.instant(value)
+    if wrong:
+        raise Refused(422, wrong, name)
+    return found
 
 
 def _answer(job: Job, running: Any = (), status: int = 200, *, planned: bool = False, **more: Any) -> Answer:
@@ -128,23 +136,27 @@ def read_job(request, job_id: UUID):  # type: ignore[no-untyped-def]
 @router.patch("/{uuid:job_id}", auth=WRITE, response={200: JobOut, 202: JobOut}, operation_id="update_job")
 @once
 def update_job(request: Any, job_id: UUID, given: JobChanges) -> Answer:
-    """Change a job; ``If-Match`` has the version that was seen, as the ETag has it."""
+    """Change a job; ``If-Match`` has the version that was seen, as the ETag has it, or ``*`` for whatever is there."""
     job = found_job(request, job_id)
-    changed = jobs.change(job, "update", actor_of(request), given.given(job), _seen(request))
+    if "If-Match" not in request.headers:
+        raise Refused(428, 'send the version that you saw, If-Match: "3"; the answer to GET has it as ETag', "If-Match")
+    changed = jobs.change(job, "update", actor_of(request), given.given(job), _seen(request, job))
     return _answer(changed.job, changed.running, planned=True)
 
 
 @router.delete("/{uuid:job_id}", auth=WRITE, response={200: JobDeleted, 202: JobDeleted}, operation_id="delete_job")
 @once
 def delete_job(request: Any, job_id: UUID) -> Answer:
-    """Delete a job; its history stays."""
-    job = found_job(request, job_id)
+    """Delete a job; its history stays. ``If-Match``, where it is given, has the version that was seen."""
+    job = store.lock_job(found_job(request, job_id).id)
+    if _seen(request, job) not in (None, job.version):
+        raise StaleVersion(f"the job is at version {job.version}: it was changed meanwhile")
     return _answer(job, jobs.delete(job, actor=actor_of(request)), deleted=True)
 
 
 @router.post("/{uuid:job_id}/pause", auth=OPERATE, response={200: JobOut, 202: JobOut}, operation_id="pause_job")
 @once
-def pause_job(request: Any, job_id: UUID, given: NoteIn) -> Answer:
+def pause_job(request: Any, job_id: UUID, given: NoteIn = _NO_NOTE) -> Answer:
     """Stop firing a job."""
     job = jobs.pause(found_job(request, job_id), note=given.note, actor=actor_of(request))
     return _answer(job, job.still_running)  # type: ignore[attr-defined]
@@ -152,7 +164,7 @@ def pause_job(request: Any, job_id: UUID, given: NoteIn) -> Answer:
 
 @router.post("/{uuid:job_id}/resume", auth=OPERATE, response={200: JobOut, 202: JobOut}, operation_id="resume_job")
 @once
-def resume_job(request: Any, job_id: UUID, given: ResumeIn) -> Answer:
+def resume_job(request: Any, job_id: UUID, given: ResumeIn = _NOTHING_MISSED) -> Answer:
     """Fire a job again; ``missed`` says what becomes of what fell into the pause."""
     missed = None if given.missed == "nothing" else given.missed
     job = jobs.resume(found_job(request, job_id), missed=missed, limit=given.limit, note=given.note,
@@ -162,7 +174,7 @@ def resume_job(request: Any, job_id: UUID, given: ResumeIn) -> Answer:
 
 @router.post("/{uuid:job_id}/trigger", auth=OPERATE, response={201: Triggered}, operation_id="trigger_job")
 @once
-def trigger_job(request: Any, job_id: UUID, given: TriggerIn) -> Answer:
+def trigger_job(request: Any, job_id: UUID, given: TriggerIn = _NO_TOKEN) -> Answer:
     """Run a job now."""
     made = jobs.trigger(found_job(request, job_id), token=given.token, actor=actor_of(request))
     in_the_way = None if made.in_the_way is None else made.in_the_way.id
@@ -193,16 +205,16 @@ def _plain(answer: Answer, status: int) -> HttpResponse:
     return respond(status, answer.build()[1])
 
 
-def _seen(request: Any) -> int:
-    """Return the version of If-Match.
+def _seen(request: Any, job: Job) -> int | None:
+    """Return the version that the caller has seen, of several that of the job; None for whatever is there.
 
     Raises:
-        Refused: there is none, or it is no version.
+        Refused: If-Match has something that is no version.
     """
-    text = request.headers.get("If-Match")
-    if text is None:
-        raise Refused(428, 'send the version that you saw, If-Match: "3"; the answer to GET has it as ETag', "If-Match")
-    number = text.strip().removeprefix("W/").strip('"')
-    if not (number.isascii() and number.isdigit() and len(number) < 10):
+    text = request.headers.get("If-Match", "*").strip()
+    if text == "*":
+        return None
+    given = [one.strip().removeprefix("W/").strip('"') for one in text.split(",")]      # a proxy that packs writes W/
+    if not all(number.isascii() and number.isdigit() and len(number) < 10 for number in given):
         raise Refused(412, "is no version of a job; the answer to GET has it as ETag", "If-Match")
-    return int(number)
+    return job.version if str(job.version) in given else int(given[-1])

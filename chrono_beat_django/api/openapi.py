@@ -14,10 +14,10 @@ MAX_KEY_CHARACTERS = 255
 _REF = "#/components/schemas/{model}"
 
 ALWAYS = (401, 403, 422, 503)
-WITH_A_BODY = (400, 413)
+WITH_A_BODY = (400, 411, 413)
 CARRIED_OUT_ONCE = (409,)
 OF_ONE_ROW = (404,)
-MORE = {"create_job": (429,), "update_job": (412, 428, 429), "resume_job": (429,)}
+MORE = {"create_job": (429,), "update_job": (412, 428, 429), "delete_job": (412,), "resume_job": (429,)}
 """What single operations refuse besides."""
 
 PREVIEW = "preview_definition"
@@ -61,6 +61,7 @@ PROBLEMS = {problem["status"]: problem for problem in (
     _problem(403, "Refused", "Authorization", "this key has not the scope write; use one that has", "scope"),
     _problem(404, "Not found", "", f"there is no job {JOB_ID}", "not_found"),
     _problem(409, "Conflict", "", 'tenant acme has a job named "report" already; choose another name', "conflict"),
+    _problem(411, "Length required", "Content-Length", "send the body in one piece, with its length", "invalid"),
     _problem(412, "Changed meanwhile", "If-Match", "the job is at version 4, not 3: it was changed meanwhile", "stale"),
     _problem(413, "Too large", "body", "may have 327,680 bytes", "too_large"),
     _problem(422, "Invalid", "cron", 'field 2 of the cron text, "25": hours go from 0 to 23', "invalid"),
@@ -86,8 +87,8 @@ IDEMPOTENCY_KEY = {
 }
 IF_MATCH = {
     "in": "header", "name": "If-Match", "required": True, "example": '"3"',
-    "description": "The version that was seen, as the ETag of GET has it.",
-    "schema": {"type": "string", "pattern": '^"[0-9]{1,9}"$'},
+    "description": "The version that was seen, as the ETag of GET has it; * for whatever is there.",
+    "schema": {"type": "string", "pattern": r'^(\*|"[0-9]{1,9}")$'},
 }
 
 
@@ -120,8 +121,8 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     parameters = operation.setdefault("parameters", [])
     if changes:
         parameters.append(IDEMPOTENCY_KEY)
-    if name == "update_job":
-        parameters.append(IF_MATCH)
+    if name in ("update_job", "delete_job"):
+        parameters.append({**IF_MATCH, "required": name == "update_job"})
     for answer in operation["responses"].values():
         shown = answer["content"]["application/json"]["schema"].get("$ref", "").rpartition("/")[2]
         headers = {**(_ETAG if shown in ("JobOut", "JobDeleted") else {}), **(_REPLAYED if changes else {})}

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from pydantic import BaseModel
 
 from chrono_beat.core.errors import InvalidInput, Problem
-from chrono_beat.core.field_checks import unstorable
+from chrono_beat.core.field_checks import instant, unstorable
 
 MAX_PAGE = 200
 
@@ -70,7 +70,7 @@ def _read(cursor: str, model: type[Model], by: Sequence[str]) -> list[Any]:
         if len(values) != len(by) or not all(isinstance(value, str) and not unstorable(value) for value in values):
             raise ValueError
         found = [model._meta.get_field(name).to_python(value) for name, value in zip(by, values, strict=True)]
-        if any(isinstance(value, datetime) and value.tzinfo is None for value in found):
+        if any(isinstance(value, datetime) and instant(value)[1] for value in found):
             raise ValueError
     except Exception:  # whatever a made-up text does to the decoders
         raise InvalidInput(Problem("cursor", "is none that this API gave; begin without one", "cursor")) from None

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.core.exceptions import RequestDataTooBig
+from django.conf import settings
 from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from ninja import NinjaAPI
@@ -57,9 +57,11 @@ def install(api: NinjaAPI) -> None:
     api.add_exception_handler(InvalidInput, _invalid)
     api.add_exception_handler(ValidationError, _unread)
     api.add_exception_handler(QuotaExceeded, _quota)
-    api.add_exception_handler(NotFound, plain(404, "Not found", "not_found"))
+    api.add_exception_handler(NotFound, lambda request, error: problem(
+        404, "Not found", [Problem(_path_parameter(request), str(error), "not_found")]))
     api.add_exception_handler(Http404, plain(404, "Not found", "not_found"))
-    api.add_exception_handler(Conflict, plain(409, "Conflict", "conflict"))
+    api.add_exception_handler(Conflict, lambda request, error: problem(
+        409, "Conflict", [Problem(error.field, str(error), "conflict")]))
     api.add_exception_handler(StaleVersion, plain(412, "Changed meanwhile", "stale", "If-Match"))
     for kind in (QueueUnavailable, StoreUnavailable, OperationalError):
         api.add_exception_handler(kind, lambda request, error: problem(
@@ -79,16 +81,15 @@ def guarded(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
             return problem(422, "Invalid", [Problem("path", "may not have the character NUL")])
-        most = wiring.config().max_payload + MAX_ENVELOPE_BYTES
-        size = request.META.get("CONTENT_LENGTH") or "0"
-        if not size.isdigit() or int(size) > most:
-            return too_large(most)
-        try:
-            response = view(request, *args, **kwargs)
-        except RequestDataTooBig:
-            return too_large(most)
+        if wrong := wrong_length(request):
+            return wrong
+        method = request.method
+        if method == "HEAD":
+            request.method = "GET"                          # Django leaves the body out
+        response = view(request, *args, **kwargs)
+        request.method = method
         if response.status_code == 405:
-            allowed = response.get("Allow", "")
+            allowed = ", ".join(sorted(response.get("Allow", "").split(", ")))
             return problem(405, "Method not allowed", [Problem("method", f"use one of {allowed}", "method")],
                            {"Allow": allowed})
         return response
@@ -96,9 +97,17 @@ def guarded(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     return answer
 
 
-def too_large(most: int) -> HttpResponse:
-    """Refuse a body."""
-    return problem(413, "Too large", [Problem("body", f"may have {most:,} bytes", "too_large")])
+def wrong_length(request: HttpRequest) -> HttpResponse | None:
+    """Refuse a body that is too long, or that does not say how long it is; None where it may be read."""
+    most = wiring.config().max_payload + MAX_ENVELOPE_BYTES
+    if settings.DATA_UPLOAD_MAX_MEMORY_SIZE is not None:
+        most = min(most, settings.DATA_UPLOAD_MAX_MEMORY_SIZE)      # Django's own limit
+    size = request.META.get("CONTENT_LENGTH") or "0"
+    if request.headers.get("Transfer-Encoding"):
+        return problem(411, "Length required", [Problem("Content-Length", "send the body in one piece, with its length")])
+    if not (size.isascii() and size.isdigit() and len(size) < 20 and int(size) <= most):
+        return problem(413, "Too large", [Problem("body", f"may have {most:,} bytes", "too_large")])
+    return None
 
 
 def unknown_route(request: HttpRequest) -> HttpResponse:
@@ -118,6 +127,17 @@ def _quota(request: HttpRequest, error: QuotaExceeded) -> HttpResponse:
 
 
 def _unread(request: HttpRequest, error: ValidationError) -> HttpResponse:
-    found = [Problem(".".join(str(part) for part in one["loc"] if part not in ("body", "query", "path", "header", "given")),
-                     one["msg"], one["type"]) for one in error.errors]
-    return problem(422, "Invalid", found or [Problem("body", "cannot be read")])
+    return problem(422, "Invalid", [_mend(one) for one in error.errors] or [Problem("body", "cannot be read")])
+
+
+def _mend(error: dict[str, Any]) -> Problem:
+    """Say what the reader of a request found, as this API says it."""
+    where = [str(part) for part in error["loc"] if part not in ("body", "query", "path", "header", "given")]
+    if not where:
+        return Problem("body", "must be a JSON object", error["type"])
+    said = {"extra_forbidden": "there is no such field; leave it out", "missing": "must be given"}
+    return Problem(".".join(where), said.get(error["type"], error["msg"].removeprefix("Value error, ")), error["type"])
+
+
+def _path_parameter(request: HttpRequest) -> str:
+    return next(iter(request.resolver_match.kwargs), "") if request.resolver_match else ""

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from ninja import Schema
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
 
 from chrono_beat.core import callback
 from chrono_beat.core.field_checks import unstorable
@@ -20,7 +20,23 @@ def _storable(text: str) -> str:
     return text
 
 
+def _number(value: Any) -> Any:
+    if isinstance(value, str | bool):
+        raise ValueError("must be a number, without quotes")
+    return value
+
+
+def _instant_text(value: Any) -> Any:
+    if not isinstance(value, str | None):
+        raise ValueError("must be a text such as 2026-01-02T09:00:00Z")
+    return value
+
+
 Text = Annotated[str, AfterValidator(_storable)]
+Number = Annotated[float, BeforeValidator(_number)]
+Whole = Annotated[int, BeforeValidator(_number)]
+Flag = Annotated[bool, Strict()]
+Instant = Annotated[datetime, BeforeValidator(_instant_text)]
 Token = Annotated[Text, Field(min_length=1, max_length=200)]
 Missed = Literal["nothing", "latest", "all"]
 
@@ -29,11 +45,11 @@ class RetryIn(Schema):
     """Attempts after a plain failure."""
 
     model_config = ConfigDict(extra="forbid")
-    max_attempts: int | None = None
-    base: float = Retry().base
-    factor: float = Retry().factor
-    maximum: float = Retry().maximum
-    jitter: float = Retry().jitter
+    max_attempts: Whole | None = None
+    base: Number = Retry().base
+    factor: Number = Retry().factor
+    maximum: Number = Retry().maximum
+    jitter: Number = Retry().jitter
 
 
 class JobChanges(Schema):
@@ -44,31 +60,31 @@ class JobChanges(Schema):
     task: Text | None = None
     url: Text | None = None
     queue: Text | None = None
-    timeout: float | None = Field(None, description="Seconds of one HTTP call.")
+    timeout: Number | None = Field(None, description="Seconds of one HTTP call.")
     cron: Text | None = None
-    every: float | None = Field(None, description="Seconds.")
-    at: datetime | None = Field(None, description="With an offset.")
+    every: Number | None = Field(None, description="Seconds.")
+    at: Instant | None = Field(None, description="With an offset.")
     timezone: Text | None = None
-    start: datetime | None = None
-    end: datetime | None = None
+    start: Instant | None = None
+    end: Instant | None = None
     args: list[Any] | None = None
     kwargs: dict[str, Any] | None = None
     headers: dict[str, Any] | None = None
     pool: Text | None = None
-    priority: int | None = None
-    soft_limit: float | None = None
-    max_duration: float | None = None
-    expires_after: float | None = None
+    priority: Whole | None = None
+    soft_limit: Number | None = None
+    max_duration: Number | None = None
+    expires_after: Number | None = None
     concurrency: Text | None = None
     exclusion_group: Text | None = None
     misfire: Text | None = None
-    misfire_cap: int | None = None
-    grace: float | None = None
-    spread: int | None = None
-    idempotent: Text | bool | None = None
+    misfire_cap: Whole | None = None
+    grace: Number | None = None
+    spread: Whole | None = None
+    idempotent: Text | Flag | None = None
     key_scope: Text | None = None
     retry: RetryIn | None = None
-    paused: bool | None = None
+    paused: Flag | None = None
     note: Text | None = None
 
     def given(self, stored: Job | None = None) -> dict[str, Any]:
@@ -123,7 +139,7 @@ class ResumeIn(Schema):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"missed": "latest"}})
     missed: Missed = "nothing"
-    limit: int = 1_000
+    limit: Whole = 1_000
     note: Text | None = None
 
 
@@ -146,10 +162,10 @@ class BackfillIn(Schema):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={
         "example": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-03T00:00:00Z"}})
-    start: datetime
-    end: datetime
-    limit: int = 1_000
-    pace: float | None = None
+    start: Instant
+    end: Instant
+    limit: Whole = 1_000
+    pace: Number | None = None
     token: Token | None = None
 
 

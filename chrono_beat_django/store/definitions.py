@@ -165,7 +165,7 @@ def _saved(job: Job, **how: bool) -> None:
         others = Job.objects.using(alias()).unfinished().of(job.tenant).filter(name=job.name).exclude(id=job.id)
         if not others.exists():
             raise
-        raise Conflict(f'tenant {job.tenant} has a job named "{job.name}" already; choose another name') from error
+        raise Conflict(f'tenant {job.tenant} has a job named "{job.name}" already; choose another name', "name") from error
 
 
 def running(job: Job) -> Execution | None:

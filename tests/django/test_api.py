@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.core.management import call_command
 from django.test import Client
+from schemathesis import GenerationMode
 
 from chrono_beat.core import lifecycle, records
 from chrono_beat.core.targets import TARGET_KINDS
@@ -292,8 +293,9 @@ def test_every_route_says_with_which_problems_it_refuses():
                 assert set(content["example"]) <= known and content["example"]["mend"] and content["example"]["code"]
 
 
-def test_whatever_the_schema_allows_or_not_is_never_an_error_of_the_server(acme):
-    """Examples by schemathesis, in the process itself: a bounded number, the same each time.
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_whatever_the_schema_allows_or_not_is_never_an_error_of_the_server(acme, mode):
+    """Examples by schemathesis, in the process itself: a bounded number, the same each time, valid ones and invalid ones.
 
     Each answer has a status, a content type and a body that the schema names for this route; none is 5xx.
     """
@@ -311,7 +313,7 @@ def test_whatever_the_schema_allows_or_not_is_never_an_error_of_the_server(acme)
               checks.response_schema_conformance]
     tried = Counter()
     for operation in sorted((found.ok() for found in schema.get_all_operations()), key=lambda one: one.method == "delete"):
-        @given(case=operation.as_strategy())
+        @given(case=operation.as_strategy(generation_mode=mode))
         @settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
                   suppress_health_check=list(HealthCheck))
         def send(case):
