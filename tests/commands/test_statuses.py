@@ -1,4 +1,5 @@
 """What a program that runs ``celery -A proj chrono …`` gets told by the exit status, and a shell that asks for completions."""
+import io
 import json
 import re
 import runpy
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import click
 import pytest
 from click.shell_completion import BashComplete
+from click.testing import CliRunner
 from django.db import OperationalError
 
 from chrono_beat.celery.commands import chrono, completion, options, output, progress
@@ -43,19 +45,65 @@ LINES = (
 )
 
 
-def test_every_command_leaves_with_the_status_of_the_table(run, nightly):
-    """One life for all lines: none of them changes what the others are about."""
+@pytest.fixture
+def lines(nightly):
+    """(status, words) of LINES; one life for all, for none changes what the others are about."""
     jobs.create(name="taken", task="t", every=3_600)
     jobs.trigger(nightly)
     Execution.objects.update(state="succeeded", finished_at="2026-01-01T00:00:00Z")
     Tenant.objects.create(slug="full", max_jobs=0)
     last = Execution.objects.get().id
+    return [(status, line.replace("LAST", last).split(" ")) for status, line in LINES]
 
-    for status, line in LINES:
-        run(*line.replace("LAST", last).split(" "), status=status)
+
+def test_every_command_leaves_with_the_status_of_the_table(run, lines):
+    for status, words in lines:
+        run(*words, status=status)
 
     assert {status for status, _ in LINES} == {*output.STATUSES}
     assert Job.objects.count() == 2
+
+
+def test_a_program_gets_one_json_value_also_where_something_is_wrong(lines):
+    machine = {path for path, command in commands(chrono) if any(option.name == "machine" for option in command.params)}
+    told = 0
+    for status, words in lines:
+        if not any(tuple(words[:len(path)]) == path for path in machine):
+            continue
+        done = CliRunner().invoke(chrono, [*words, "--json"], obj=SimpleNamespace(app=app))
+
+        assert done.exit_code == status, (words, done.output)
+        answer = json.loads(done.stdout)
+        if status > 1:
+            told += 1
+            assert answer["error"]["status"] == status, words
+            assert all(problem["message"] in done.stderr for problem in answer["error"]["problems"]), words
+    assert told > 30
+
+
+class Terminal(io.StringIO):
+    """Standard output where it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def test_a_table_folds_on_a_narrow_terminal_and_cuts_nothing(monkeypatch, capsys):
+    rows = [("acme", "x" * 30, GHOST), ("globex", "y" * 50, "")]
+    output.table(("tenant", "job", "id"), rows)
+    assert len(capsys.readouterr().out.splitlines()) == 3                   # no terminal: a row is a line
+
+    terminal = Terminal()
+    with monkeypatch.context() as patched:
+        patched.setenv("COLUMNS", "80")
+        patched.setattr("sys.stdout", terminal)
+        output.table(("tenant", "job", "id"), rows)
+
+    said = [click.unstyle(line) for line in terminal.getvalue().splitlines()]
+    assert [line.split() for line in said] == [
+        ["tenant", "job"], ["id"], ["acme", "x" * 30], [GHOST], ["globex", "y" * 50]]
+    assert said[3].startswith(output.INDENT)
+    assert max(map(len, said)) <= 80
 
 
 def test_the_statuses_stand_in_the_documentation_as_they_are():

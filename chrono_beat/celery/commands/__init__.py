@@ -4,6 +4,8 @@ Every exit status stands in ``output.STATUSES``.
 """
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from chrono_beat.celery.commands import (
@@ -22,10 +24,30 @@ from chrono_beat.celery.commands import (
     top,
     zones,
 )
-from chrono_beat.celery.commands.output import CONTEXT
+from chrono_beat.celery.commands.output import CONTEXT, MACHINE, TROUBLE, tell_program
+from chrono_beat.core.errors import Problem
 
 
-@click.group(context_settings=CONTEXT)
+class Chrono(click.Group):
+    """The group of all commands; with ``--json`` a program is told, too, that its words are wrong or that it said no."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[MACHINE] = "--json" in args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            field = getattr(getattr(error, "param", None), "name", None) or ""
+            tell_program(error.exit_code, [Problem(field, error.format_message())])
+            raise
+        except click.Abort:
+            tell_program(TROUBLE, [Problem("", "asked, and got no yes; --yes does not ask")])
+            raise
+
+
+@click.group(cls=Chrono, context_settings=CONTEXT)
 def chrono() -> None:
     """Schedules that fire on time: services, jobs, examination."""
 

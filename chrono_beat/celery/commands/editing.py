@@ -14,7 +14,7 @@ from chrono_beat.celery.commands.options import (
     said_of,
     tenant_option,
 )
-from chrono_beat.celery.commands.output import ACTOR, IN_THE_WAY, as_json, command, fail, going_on, local, table, tell
+from chrono_beat.celery.commands.output import ACTOR, IN_THE_WAY, as_facts, as_json, command, fail, going_on, local, table, tell
 from chrono_beat.celery.commands.shown import facade, facts, find, next_run
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.errors import InvalidInput, Problem
@@ -50,7 +50,7 @@ def create(
     told |= {} if dry_run else facts(functions, job)
     warnings = _warnings(context, functions.definition_of(job))
     if machine:
-        click.echo(as_json({**told, "warnings": [_warning(problem) for problem in warnings]}))
+        click.echo(as_json({**told, "warnings": [as_facts(problem) for problem in warnings]}))
         return
     tell("Warning", warnings)
     click.echo(found.words)
@@ -103,7 +103,7 @@ def update(
             "saved": not dry_run, "changed": {column: list(values) for column, values in edit.changed.items()},
             "runs_before": [] if edit.before is None else edit.before.runs, "runs_after": edit.after.runs,
             "soon": [found._asdict() for found in edit.soon], "still_running": [run._asdict() for run in running],
-            "warnings": [_warning(problem) for problem in warnings], "job": facts(functions, job),
+            "warnings": [as_facts(problem) for problem in warnings], "job": facts(functions, job),
         }))
         return
     tell("Warning", warnings)
@@ -139,10 +139,6 @@ def _show(job: Any, edit: Any) -> None:
 def _cell(value: Any) -> str:
     text = "none" if value in (None, "") else str(value)
     return text if len(text) <= CELL_CHARACTERS else text[:CELL_CHARACTERS] + "…"
-
-
-def _warning(problem: Problem) -> dict[str, str]:
-    return {"field": problem.field, "message": problem.message, "code": problem.code}
 
 
 def _warnings(context: click.Context, definition: JobDefinition, source: str = "") -> list[Problem]:

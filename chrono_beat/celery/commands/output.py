@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +29,10 @@ from chrono_beat.core.errors import (
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 ACTOR = "command line"
+MACHINE = "chrono_beat.machine"
+"""Key of click's ``Context.meta``: whether the answer is for a program."""
+
+INDENT = "    "
 
 TROUBLE, WRONG_INPUT, NOT_THERE, IN_THE_WAY = 1, 2, 3, 4
 STATUSES = {
@@ -63,9 +69,22 @@ def root(context: click.Context) -> Any:
 
 
 def fail(message: str, status: int) -> NoReturn:
-    """Say what is wrong on standard error and leave."""
+    """Say what is wrong on standard error, for a program on standard output as well, and leave."""
     click.echo(f"Error: {message}", err=True)
+    tell_program(status, [Problem("", message)])
     raise click.exceptions.Exit(status)
+
+
+def tell_program(status: int, problems: Iterable[Problem]) -> None:
+    """Write what is wrong as one JSON object to standard output, where ``--json`` asks for that."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(MACHINE):
+        click.echo(as_json({"error": {"status": status, "problems": [as_facts(problem) for problem in problems]}}))
+
+
+def as_facts(problem: Problem) -> dict[str, str]:
+    """Return what programs are told of a problem."""
+    return {"field": problem.field, "message": problem.message, "code": problem.code}
 
 
 def command(function: F) -> F:
@@ -82,6 +101,7 @@ def command(function: F) -> F:
             status = next(status for kind, status in _STATUS_OF if isinstance(error, kind))
             if isinstance(error, InvalidInput):
                 tell("Error", error.problems)
+                tell_program(status, error.problems)
                 raise click.exceptions.Exit(status) from None
             fail(next((said for kind, said in _AWAY if isinstance(error, kind)), "") + str(error), status)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -156,14 +176,35 @@ def lines(facts: Mapping[str, Any]) -> None:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows under headings, each column as wide as its widest cell; says so where there are none."""
+    """Print rows under headings, each column as wide as its widest cell; says so where there are none.
+
+    On a terminal that is too narrow the columns that have no room follow on indented lines, headings likewise: nothing is
+    cut, so that an id can be copied. Elsewhere a row is a line.
+    """
     cells = [[*headings], *([plain(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for number, row in enumerate(cells):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        click.echo(click.style(line, bold=True) if number == 0 else line)
+        for place, columns in enumerate(_folded(widths, room)):
+            line = "  ".join(row[column].ljust(widths[column]) for column in columns).rstrip()
+            if line:
+                line = INDENT + line if place else line
+                click.echo(click.style(line, bold=True) if number == 0 else line)
     if len(cells) == 1:
         click.echo("none")
+
+
+def _folded(widths: Sequence[int], room: int | None) -> list[list[int]]:
+    """Return the columns of each line of a row."""
+    folded: list[list[int]] = [[]]
+    left = room
+    for column, width in enumerate(widths):
+        if left is not None and room is not None and folded[-1] and width > left:
+            folded.append([])
+            left = room - len(INDENT)
+        folded[-1].append(column)
+        left = None if left is None else left - width - 2
+    return folded
 
 
 def local(instant: datetime | None, zone: str) -> str:
