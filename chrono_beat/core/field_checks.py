@@ -156,7 +156,7 @@ def instant(value: object) -> tuple[datetime | None, str]:
     if not isinstance(value, datetime):
         return None, f"must be a datetime with a zone, not {kind_of(value)}"
     if value.tzinfo is None or value.utcoffset() is None:
-        return None, "has no zone; give an aware datetime, for instance datetime(2026, 1, 2, 9, tzinfo=UTC)"
+        return None, "has no zone; write 2026-01-02T09:00:00+00:00, or in Python datetime(2026, 1, 2, 9, tzinfo=UTC)"
     try:
         utc = value.astimezone(UTC)
     except OverflowError:

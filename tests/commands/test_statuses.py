@@ -66,9 +66,10 @@ def test_every_command_leaves_with_the_status_of_the_table(run, lines):
 
 def test_a_program_gets_one_json_value_also_where_something_is_wrong(lines):
     machine = {path for path, command in commands(chrono) if any(option.name == "machine" for option in command.params)}
+    assert {path for path, _ in commands(chrono)} - machine == {("run",)}
     told = 0
     for status, words in lines:
-        if not any(tuple(words[:len(path)]) == path for path in machine):
+        if words[0] == "run":
             continue
         done = CliRunner().invoke(chrono, [*words, "--json"], obj=SimpleNamespace(app=app))
 
@@ -104,6 +105,16 @@ def test_a_table_folds_on_a_narrow_terminal_and_cuts_nothing(monkeypatch, capsys
         ["tenant", "job"], ["id"], ["acme", "x" * 30], [GHOST], ["globex", "y" * 50]]
     assert said[3].startswith(output.INDENT)
     assert max(map(len, said)) <= 80
+
+
+def test_colours_are_for_terminals_that_want_them(nightly, monkeypatch):
+    def listed(**how):
+        return CliRunner().invoke(chrono, ["jobs", "list"], obj=SimpleNamespace(app=app), **how).output
+
+    assert "\x1b[" in listed(color=True)                                    # a terminal
+    assert "\x1b[" not in listed()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in listed(color=True)
 
 
 def test_the_statuses_stand_in_the_documentation_as_they_are():

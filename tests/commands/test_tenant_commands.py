@@ -28,6 +28,27 @@ def test_a_tenant_lives_from_create_to_delete(run):
     assert not Tenant.objects.filter(slug="acme").exists()
 
 
+def test_programs_are_told_of_every_change(run, nightly):
+    trigger = json.loads(run("jobs", "trigger", "nightly", "--json"))
+    for line, told in (
+        (f"executions cancel {trigger['execution']}", {"id": trigger["execution"], "told_to_stop": []}),
+        ("tenants create acme", {"slug": "acme"}),
+        ("tenants pause acme", {"slug": "acme", "still_running": []}),
+        ("tenants resume acme", {"slug": "acme"}),
+        ("tenants move acme chrono.big", {"slug": "acme", "pool": "chrono.big", "still_running": []}),
+        ("tenants delete acme --yes", {"slug": "acme", "still_running": []}),
+        ("alerts mute --kind missed", {"id": 1, "kind": "missed"}),
+        ("alerts unmute 1", {"id": 1}),
+        ("keys create default", {"tenant": "default", "scopes": "read"}),
+        ("keys rotate KEY", {"tenant": "default", "scopes": "read"}),
+        ("keys revoke KEY", {"tenant": "default"}),
+    ):
+        key = ApiKey.objects.order_by("id").values_list("prefix", flat=True).first() or ""
+        said = json.loads(run(*line.replace("KEY", key).split(), "--json"))
+        assert {name: said[name] for name in told} == told, line
+        assert ("secret" in said) is line.startswith(("keys create", "keys rotate")), line
+
+
 def test_a_wrong_limit_names_its_field(run):
     assert "Error: weight: " in run("tenants", "create", "acme", "--weight", "0", status=2)
     assert "acme" in run("tenants", "show", "acme", status=3)

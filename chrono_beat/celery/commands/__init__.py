@@ -4,6 +4,7 @@ Every exit status stands in ``output.STATUSES``.
 """
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -24,15 +25,20 @@ from chrono_beat.celery.commands import (
     top,
     zones,
 )
-from chrono_beat.celery.commands.output import CONTEXT, MACHINE, TROUBLE, tell_program
+from chrono_beat.celery.commands.output import CODES, CONTEXT, MACHINE, TROUBLE, tell_program
 from chrono_beat.core.errors import Problem
 
 
 class Chrono(click.Group):
-    """The group of all commands; with ``--json`` a program is told, too, that its words are wrong or that it said no."""
+    """The group of all commands.
+
+    With ``--json`` a program is told, too, that its words are wrong or that nobody said yes; ``NO_COLOR`` is obeyed.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[MACHINE] = "--json" in args
+        if os.environ.get("NO_COLOR"):
+            ctx.color = False
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -43,7 +49,7 @@ class Chrono(click.Group):
             tell_program(error.exit_code, [Problem(field, error.format_message())])
             raise
         except click.Abort:
-            tell_program(TROUBLE, [Problem("", "asked, and got no yes; --yes does not ask")])
+            tell_program(TROUBLE, [Problem("", "asked, and got no yes; --yes does not ask", CODES[TROUBLE])])
             raise
 
 

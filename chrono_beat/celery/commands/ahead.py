@@ -27,9 +27,10 @@ SAYS = {
 @click.pass_context
 @command
 def ahead(context: click.Context, tenant: str | None, hours: int, machine: bool) -> None:
-    """Count the executions to come for each minute; show the fullest ones and the spread that would help.
+    """Count the executions to come for each minute.
 
-    Exact from the schedules; jobs with a spread count as their average.
+    The fullest minutes are shown with the spread that would help. Exact from the schedules; jobs with a spread count
+    as their average.
     """
     found = root(context).forecasting().load(tenant, hours)
     if machine:
@@ -55,9 +56,10 @@ def ahead(context: click.Context, tenant: str | None, hours: int, machine: bool)
 def transitions(
     context: click.Context, zone: str | None, year: int | None, tenant: str | None, machine: bool,
 ) -> None:
-    """List the clock changes and the jobs that they touch: moved, skipped, run twice, or run once, and at which instants.
+    """List the clock changes and the jobs that they touch.
 
-    Jobs of every hour are touched by none. Paused jobs are listed, too.
+    Each is moved, skipped, run twice, or run once, and at which instants. Jobs of every hour are touched by none.
+    Paused jobs are listed, too.
     """
     found = root(context).forecasting().transitions(zone=zone, year=year, tenant=tenant)
     if machine:

@@ -1,10 +1,21 @@
 """``chrono alerts …``: list, mute, unmute and close alerts."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import click
 
 from chrono_beat.celery.commands.options import limit_option, machine_option, seconds
-from chrono_beat.celery.commands.output import ACTOR, as_json, command, root, table
+from chrono_beat.celery.commands.output import ACTOR, answer, as_json, command, root, table
+
+ALERT = ("id", "kind", "tenant", "subject", "count", "first_at", "last_at", "told_at", "closed_at", "text")
+MUTE = ("id", "kind", "tenant", "subject", "until", "note", "created_by")
+
+
+def facts(row: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return these columns of a row."""
+    return {name: getattr(row, name) for name in names}
 
 
 @click.group()
@@ -26,13 +37,9 @@ def list_alerts(
 ) -> None:
     """List alerts, the last noticed first."""
     of = root(context).alerts()
-    if mutes:
-        names: tuple[str, ...] = ("id", "kind", "tenant", "subject", "until", "note", "created_by")
-        found = of.mutes()[:limit]
-    else:
-        names = ("id", "kind", "tenant", "subject", "count", "first_at", "last_at", "told_at", "closed_at", "text")
-        found = of.list(tenant, kind=kind, open_only=not everything)[:limit]
-    rows = [{name: getattr(row, name) for name in names} for row in found]
+    names = MUTE if mutes else ALERT
+    found = of.mutes() if mutes else of.list(tenant, kind=kind, open_only=not everything)
+    rows = [facts(row, names) for row in found[:limit]]
     if machine:
         click.echo(as_json(rows))
         return
@@ -46,29 +53,35 @@ def list_alerts(
 @click.option("--subject", default="", help="Job, reason, task …; default: all.")
 @click.option("--for", "lasting", default=None, help="For 90s, 5m, 2h, 1d; default: until it is removed.")
 @click.option("--note", default="", help="Why.")
+@machine_option
 @click.pass_context
 @command
-def mute(context: click.Context, kind: str, tenant: str, subject: str, lasting: str | None, note: str) -> None:
+def mute(
+    context: click.Context, kind: str, tenant: str, subject: str, lasting: str | None, note: str, machine: bool,
+) -> None:
     """Note alerts and do not send them."""
     made = root(context).alerts().mute(
         kind, tenant, subject, lasting=seconds(lasting, "for"), note=note, actor=ACTOR)
-    click.echo(f"mute {made.id}")
+    answer(machine, f"mute {made.id}", **facts(made, MUTE))
 
 
 @alerts.command()
 @click.argument("id", type=int)
+@machine_option
 @click.pass_context
 @command
-def unmute(context: click.Context, id: int) -> None:
-    """Remove the mute with the number ID; what was noticed meanwhile is sent."""
+def unmute(context: click.Context, id: int, machine: bool) -> None:
+    """Remove the mute with the number ID. What was noticed meanwhile is sent."""
     root(context).alerts().unmute(id)
-    click.echo(f"unmuted {id}")
+    answer(machine, f"unmuted {id}", id=id)
 
 
 @alerts.command()
 @click.argument("id", type=int)
+@machine_option
 @click.pass_context
 @command
-def close(context: click.Context, id: int) -> None:
+def close(context: click.Context, id: int, machine: bool) -> None:
     """Say that the alert with the number ID is over."""
-    click.echo(f"closed {root(context).alerts().close(id).id}")
+    closed = root(context).alerts().close(id)
+    answer(machine, f"closed {closed.id}", **facts(closed, ALERT))

@@ -13,7 +13,10 @@ MARKS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("ERR
 @click.pass_context
 @command
 def doctor(context: click.Context, machine: bool) -> None:
-    """Examine database, Redis, versions, clocks, dispatchers and workers. Exit status 1 where something is wrong."""
+    """Examine this deployment, and say what to mend.
+
+    Versions, database, Redis, clocks, dispatchers, workers, alerts. Exit status 1 where something is wrong.
+    """
     findings = root(context).examine()
     if machine:
         click.echo(as_json([finding._asdict() for finding in findings]))

@@ -41,7 +41,10 @@ dry_option = click.option("--dry-run", is_flag=True, help="Show it and write not
 def create(
     context: click.Context, name: str, tenant: str | None, dry_run: bool, machine: bool, **given: Any,
 ) -> None:
-    """Create a job: NAME, a task or a URL, and exactly one of --cron, --every, --at and --crontab."""
+    """Create a job.
+
+    Give NAME, a task or a URL, and exactly one of --cron, --every, --at and --crontab.
+    """
     functions = facade(context)
     definition = JobDefinition(name=name, tenant=tenant, **said_of(given))
     found = functions.preview(definition, count=RUNS, operator=True)
@@ -78,10 +81,10 @@ def update(
     context: click.Context, name: str, tenant: str | None, rename: str | None, if_version: int | None, dry_run: bool,
     machine: bool, **given: Any,
 ) -> None:
-    """Change what is given of a job, and nothing else; show first what that changes.
+    """Change a job, and show first what that changes.
 
-    The word none empties an option that may be empty. Nothing is written where somebody else changed the job between what
-    is shown and the change.
+    What is not given stays. The word none empties an option that may be empty. Nothing is written where somebody else
+    changed the job between what is shown and the change.
     """
     functions = facade(context)
     job = find(context, tenant, name)

@@ -92,7 +92,10 @@ def list_executions(
 @click.pass_context
 @command
 def show(context: click.Context, id: str, machine: bool) -> None:
-    """Show one execution: its instants, how late it was at each stage, deliveries and error."""
+    """Show one execution.
+
+    Its instants, how late it was at each stage, deliveries and error.
+    """
     found = facts(root(context).executions().get(id))
     if machine:
         click.echo(as_json(found))
@@ -102,11 +105,15 @@ def show(context: click.Context, id: str, machine: bool) -> None:
 
 @executions.command()
 @click.argument("id")
+@machine_option
 @click.pass_context
 @command
-def cancel(context: click.Context, id: str) -> None:
-    """End one execution: what has not begun never begins, what runs is told to stop."""
+def cancel(context: click.Context, id: str, machine: bool) -> None:
+    """End one execution. What has not begun never begins, what runs is told to stop."""
     found = root(context).jobs().cancel(id, actor=ACTOR)
+    if machine:
+        click.echo(as_json({**facts(found), "told_to_stop": [delivery._asdict() for delivery in found.still_running]}))
+        return
     click.echo(f"cancelled {found.id}")
     for delivery in found.still_running:
         click.echo(f"it runs on {delivery.worker} and has been told to stop")

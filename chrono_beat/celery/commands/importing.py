@@ -38,10 +38,11 @@ SOURCES = ("beat-schedule", "django-celery-beat", "redbeat", "crontab")
 @click.pass_context
 @command
 def importing(context: click.Context, source: str, apply: bool, machine: bool, tenant: str | None, **given: Any) -> None:
-    """Take over beat_schedule, the tables of django-celery-beat, the keys of redbeat, or a crontab FILE.
+    """Take over what another scheduler has, or a crontab.
 
-    Nothing is written without --apply. A repeated import creates nothing twice and brings changes along. Exit status 1
-    where an entry could not be taken over; the others are.
+    SOURCE is beat_schedule, the tables of django-celery-beat, the keys of redbeat, or crontab with a FILE. Nothing is
+    written without --apply. A repeated import creates nothing twice and brings changes along. Exit status 1 where an
+    entry could not be taken over; the others are.
     """
     composition = root(context)
     prefix, entries = read(context, composition, source, given)

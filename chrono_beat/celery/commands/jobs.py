@@ -19,12 +19,13 @@ from chrono_beat.celery.commands.options import (
     tenant_option,
     tenants_option,
 )
-from chrono_beat.celery.commands.output import ACTOR, TROUBLE, as_json, command, going_on, lines, local, root, table
+from chrono_beat.celery.commands.output import ACTOR, TROUBLE, answer, as_json, command, lines, local, root, table
 from chrono_beat.celery.commands.shown import (
     facade,
     facts,
     find,
     first_line,
+    for_people,
     meaning,
     next_run,
     schedule_text,
@@ -100,7 +101,7 @@ def show(context: click.Context, name: str, tenant: str | None, machine: bool) -
     if machine:
         click.echo(as_json({**told, "executions": history}))
         return
-    lines(told | {"next_run_at": next_run(job)})
+    lines(for_people(job, told))
     click.echo()
     table(
         ("due", "attempt", "state", "reason", "deliveries", "error"),
@@ -150,7 +151,7 @@ def _told(detail: dict[str, Any]) -> str:
 @click.pass_context
 @command
 def preview(context: click.Context, name: str, tenant: str | None, count: int, machine: bool) -> None:
-    """Show the next runs of a job in its zone, with what to know about them."""
+    """Show the next runs of a job in its zone."""
     found = facade(context).preview(find(context, tenant, name), count=count, operator=True)
     if machine:
         click.echo(as_json({
@@ -163,14 +164,9 @@ def preview(context: click.Context, name: str, tenant: str | None, count: int, m
         click.echo(f"note: {note}")
 
 
-def answer(context: click.Context, machine: bool, done: str, job: Any) -> None:
+def changed(context: click.Context, machine: bool, done: str, job: Any) -> None:
     """Say what a change of a job did, and what runs and goes on."""
-    running = getattr(job, "still_running", ())
-    if machine:
-        click.echo(as_json({**facts(facade(context), job), "still_running": [delivery._asdict() for delivery in running]}))
-        return
-    click.echo(done)
-    going_on(running)
+    answer(machine, done, getattr(job, "still_running", ()), **(facts(facade(context), job) if machine else {}))
 
 
 @jobs.command()
@@ -181,7 +177,7 @@ def answer(context: click.Context, machine: bool, done: str, job: Any) -> None:
 def pause(context: click.Context, name: str, tenant: str | None, note: str, machine: bool) -> None:
     """Stop firing a job until it is resumed."""
     job = facade(context).pause(find(context, tenant, name), note=note, actor=ACTOR)
-    answer(context, machine, f"paused {job}", job)
+    changed(context, machine, f"paused {job}", job)
 
 
 @jobs.command("go-live")
@@ -192,9 +188,10 @@ def pause(context: click.Context, name: str, tenant: str | None, note: str, mach
 @click.pass_context
 @command
 def go_live(context: click.Context, names: Sequence[str], tenant: str | None, every: bool, machine: bool) -> None:
-    """Let shadows send their tasks from their next occurrence on; end the entry of the old scheduler at the same time.
+    """Let shadows send their tasks from their next run on.
 
-    One that fires within ten seconds is left a shadow. Exit status 1 where any was; the others are live.
+    End the entry of the old scheduler first. One that fires within ten seconds is left a shadow. Exit status 1 where
+    any was; the others are live.
     """
     if bool(names) == every:
         raise InvalidInput(Problem("name", "give names of jobs, or --all"))
@@ -232,7 +229,7 @@ def resume(
     """Fire a paused job again from now on."""
     job = facade(context).resume(
         find(context, tenant, name), missed=None if missed == "nothing" else missed, limit=limit, note=note, actor=ACTOR)
-    answer(context, machine, f"resumed {job}, next run {next_run(job)}", job)
+    changed(context, machine, f"resumed {job}, next run {next_run(job)}", job)
 
 
 @jobs.command()
@@ -267,7 +264,7 @@ def delete(context: click.Context, name: str, tenant: str | None, yes: bool, mac
     if not yes:
         click.confirm(f"Delete {job}? What has not begun is dropped.", abort=True, err=True)
     job.still_running = facade(context).delete(job, actor=ACTOR)
-    answer(context, machine, f"deleted {job} ({job.id}); its history stays", job)
+    changed(context, machine, f"deleted {job} ({job.id}); its history stays", job)
 
 
 @jobs.command()
@@ -285,7 +282,10 @@ def delete(context: click.Context, name: str, tenant: str | None, yes: bool, mac
 def backfill(
     context: click.Context, name: str, start: str, end: str, tenant: str | None, limit: int, pace: str | None, machine: bool,
 ) -> None:
-    """Run what the schedule named from START to before END (2026-01-01T00:00Z); repeating it adds nothing."""
+    """Run what the schedule named from START to before END.
+
+    Instants are written 2026-01-01T00:00Z. Repeating it adds nothing.
+    """
     job = find(context, tenant, name)
     functions = facade(context)
     # Paced runs are due one after the other from one instant on, so they are written at once.

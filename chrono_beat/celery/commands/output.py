@@ -44,6 +44,9 @@ STATUSES = {
 }
 """Exit statuses of all commands."""
 
+CODES = {TROUBLE: "trouble", WRONG_INPUT: "invalid", NOT_THERE: "not_found", IN_THE_WAY: "conflict"}
+"""What programs are told of a problem that has no code of its own."""
+
 _STATUS_OF: tuple[tuple[type[ChronoError], int], ...] = (
     (NotFound, NOT_THERE), (QuotaExceeded, IN_THE_WAY), (Conflict, IN_THE_WAY), (InvalidInput, WRONG_INPUT),
     (MisconfiguredError, WRONG_INPUT), (ChronoError, TROUBLE),
@@ -71,7 +74,7 @@ def root(context: click.Context) -> Any:
 def fail(message: str, status: int) -> NoReturn:
     """Say what is wrong on standard error, for a program on standard output as well, and leave."""
     click.echo(f"Error: {message}", err=True)
-    tell_program(status, [Problem("", message)])
+    tell_program(status, [Problem("", message, CODES[status])])
     raise click.exceptions.Exit(status)
 
 
@@ -178,8 +181,8 @@ def lines(facts: Mapping[str, Any]) -> None:
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print rows under headings, each column as wide as its widest cell; says so where there are none.
 
-    On a terminal that is too narrow the columns that have no room follow on indented lines, headings likewise: nothing is
-    cut, so that an id can be copied. Elsewhere a row is a line.
+    On a terminal that is too narrow the columns that have no room follow on indented lines, headings likewise:
+    nothing is cut, so that an id can be copied. Elsewhere a row is a line.
     """
     cells = [[*headings], *([plain(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
@@ -214,6 +217,16 @@ def local(instant: datetime | None, zone: str) -> str:
     if instant is None:
         return ""
     return f"{instant.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S} {zone}"
+
+
+def answer(machine: bool, done: str, running: Iterable[Any] | None = None, **facts: Any) -> None:
+    """Say what a change did: people read *done* and what runs and goes on, programs get *facts* and ``still_running``."""
+    if machine:
+        going = {} if running is None else {"still_running": [delivery._asdict() for delivery in running]}
+        click.echo(as_json(facts | going))
+        return
+    click.echo(done)
+    going_on(running or ())
 
 
 def going_on(running: Iterable[Any]) -> None:

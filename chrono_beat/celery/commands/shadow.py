@@ -26,9 +26,10 @@ SHOWN = 3
 @click.pass_context
 @command
 def shadow(context: click.Context, hours: float, tolerance: float, timezone: str | None, machine: bool) -> None:
-    """Compare the entries of beat_schedule, as jobs, with what Celery's own schedules would fire. Nothing is sent.
+    """Compare beat_schedule, as jobs, with Celery's own clock.
 
-    Both sides run on a virtual clock. Exit status 1 where an entry differs or cannot be taken over.
+    What its schedules would fire is held against what jobs would. Nothing is sent. Both sides run on a virtual clock.
+    Exit status 1 where an entry differs or cannot be taken over.
     """
     if context.invoked_subcommand:
         return

@@ -28,9 +28,9 @@ _SOURCES = {"beat_schedule": "beat-schedule", "django_celery_beat": "django-cele
 @click.pass_context
 @command
 def report(context: click.Context, since: str, tolerance: str | None, tenant: str | None, machine: bool) -> None:
-    """Compare what the old beat sent with what the shadows of its entries fired. Needs OBSERVE_BEAT.
+    """Compare what the old beat sent with what shadows fired.
 
-    Exit status 1 where an entry differs, also where that is known, or nothing was watched.
+    Needs OBSERVE_BEAT. Exit status 1 where an entry differs, also where that is known, or nothing was watched.
     """
     composition = root(context)
     back, apart = seconds(since, "since"), seconds(tolerance, "tolerance")

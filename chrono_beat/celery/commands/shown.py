@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from chrono_beat.celery.commands.output import local, root
+from chrono_beat.celery.commands.output import local, plain, root
 from chrono_beat.core import callback
 from chrono_beat.core.definition import FIELDS
 from chrono_beat.core.errors import InvalidInput
 from chrono_beat.core.schedule import ScheduleError
 
 SHOWN_ERROR_CHARACTERS = 80
+LENGTHS = ("timeout", "soft_limit", "max_duration", "expires_after", "grace", "spread")
 
 
 def facade(context: click.Context) -> Any:
@@ -61,6 +62,13 @@ def schedule_text(job: Any) -> str:
         return f"once, {job.expression}"
     text = " ".join(json.loads(job.expression)) if job.schedule_kind == "celery" else job.expression
     return f"{text} ({job.timezone})"
+
+
+def for_people(job: Any, told: dict[str, Any]) -> dict[str, Any]:
+    """Return facts as people read them: the schedule in one line, lengths with their unit, the next run in its zone."""
+    lengths = {field: f"{plain(told[field])} s" for field in LENGTHS if told.get(field) is not None}
+    when = {"schedule_kind": None, "expression": None, "schedule": schedule_text(job), "next_run_at": next_run(job)}
+    return told | lengths | when
 
 
 def target_text(job: Any) -> str:

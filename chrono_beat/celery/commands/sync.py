@@ -12,9 +12,10 @@ from chrono_beat.celery.commands.output import as_json, command, root
 @click.pass_context
 @command
 def sync(context: click.Context, no_prune: bool, machine: bool) -> None:
-    """Create, update or pause jobs so that they match the decorators in the code.
+    """Make jobs match the decorators in the code.
 
-    May be run by any number of processes at the same time and on every deploy. An operator's pause stays.
+    They are created, updated or paused. May be run by any number of processes at the same time and on every deploy.
+    An operator's pause stays.
     """
     report = root(context).sync(context.obj.app, prune=not no_prune)
     facts = report._asdict() if hasattr(report, "_asdict") else vars(report)

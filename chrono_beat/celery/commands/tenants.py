@@ -7,7 +7,7 @@ import click
 
 from chrono_beat.celery.commands import completion
 from chrono_beat.celery.commands.options import all_of, limit_option, machine_option, missed_option
-from chrono_beat.celery.commands.output import ACTOR, as_json, command, going_on, lines, root, table
+from chrono_beat.celery.commands.output import ACTOR, answer, as_json, command, lines, root, table
 
 FIELDS = ("slug", "name", "pool", "weight", "max_running", "paused", "max_jobs", "create_rate", "create_burst",
           "spread_seconds", "failure_threshold", "lateness_objective_seconds", "retention_days")
@@ -71,7 +71,10 @@ def list_tenants(context: click.Context, limit: int, machine: bool) -> None:
 @click.pass_context
 @command
 def show(context: click.Context, slug: str, machine: bool) -> None:
-    """Show what a tenant uses of its limits, and how late it was within the last hour."""
+    """Show what a tenant uses of its limits.
+
+    And how late it was within the last hour.
+    """
     found = facade(context).usage(slug)._asdict()
     if machine:
         click.echo(as_json({"slug": slug, **found}))
@@ -98,45 +101,46 @@ writing("update", "Change a tenant's share and limits; what is not given stays."
 
 @tenants.command()
 @slug_argument
+@machine_option
 @click.pass_context
 @command
-def pause(context: click.Context, slug: str) -> None:
+def pause(context: click.Context, slug: str, machine: bool) -> None:
     """Start nothing of a tenant until it is resumed."""
-    _say(f"paused {slug}", facade(context).pause(slug))
+    answer(machine, f"paused {slug}", facade(context).pause(slug), slug=slug)
 
 
 @tenants.command()
 @slug_argument
 @missed_option
 @click.option("--limit", default=1_000, show_default=True, type=int, help="How many of a job --missed all runs.")
+@machine_option
 @click.pass_context
 @command
-def resume(context: click.Context, slug: str, missed: str, limit: int) -> None:
+def resume(context: click.Context, slug: str, missed: str, limit: int, machine: bool) -> None:
     """Let a tenant's jobs fire again from now on."""
     facade(context).resume(slug, missed=None if missed == "nothing" else missed, limit=limit, actor=ACTOR)
-    click.echo(f"resumed {slug}")
+    answer(machine, f"resumed {slug}", slug=slug)
 
 
 @tenants.command()
 @slug_argument
 @click.argument("pool")
+@machine_option
 @click.pass_context
 @command
-def move(context: click.Context, slug: str, pool: str) -> None:
+def move(context: click.Context, slug: str, pool: str, machine: bool) -> None:
     """Let the workers of POOL run a tenant's jobs; "" is the default pool."""
-    _say(f"moved {slug} to {pool or 'the default pool'}", facade(context).move(slug, pool))
+    answer(machine, f"moved {slug} to {pool or 'the default pool'}", facade(context).move(slug, pool), slug=slug, pool=pool)
 
 
 @tenants.command()
 @slug_argument
-@click.confirmation_option(prompt="Delete the tenant with all its jobs?")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@machine_option
 @click.pass_context
 @command
-def delete(context: click.Context, slug: str) -> None:
+def delete(context: click.Context, slug: str, yes: bool, machine: bool) -> None:
     """Delete a tenant with all its jobs; history stays. Asks first, unless --yes."""
-    _say(f"deleted {slug}; its history stays", facade(context).delete(slug, actor=ACTOR))
-
-
-def _say(done: str, running: Any) -> None:
-    click.echo(done)
-    going_on(running)
+    if not yes:
+        click.confirm(f"Delete the tenant {slug} with all its jobs?", abort=True, err=True)
+    answer(machine, f"deleted {slug}; its history stays", facade(context).delete(slug, actor=ACTOR), slug=slug)

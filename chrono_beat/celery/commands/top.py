@@ -43,7 +43,10 @@ Read = Callable[[str], Any]
 def top(
     context: click.Context, once: bool, by: str, limit: int, minutes: int, interval: float, machine: bool,
 ) -> None:
-    """Watch tenants, worst first, dispatchers, partitions without an owner and workers. Keys: q quits, the others sort."""
+    """Watch tenants, dispatchers, partitions and workers.
+
+    Tenants stand worst first. Keys: q quits, the others sort.
+    """
     overview = root(context).overview()
 
     def read(order: str) -> Any:

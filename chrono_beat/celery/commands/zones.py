@@ -14,9 +14,10 @@ from chrono_beat.celery.commands.output import as_json, command, root, table
 @click.pass_context
 @command
 def zones(context: click.Context, apply: bool, machine: bool) -> None:
-    """List the jobs whose next run is another one by this host's zone data, and move them with --apply.
+    """List the jobs that other zone data would move.
 
-    The services do so by themselves after start and once an hour, where the host's release is the newer one.
+    Their next run is another one by this host's data; --apply moves them. The services do so by themselves after
+    start and once an hour, where the host's release is the newer one.
     """
     with progress.bar("zone data", machine=machine) as went:
         found = root(context).zone_data().report(apply=apply, progress=went)
