@@ -16,7 +16,7 @@ from django.db import connections
 
 from chrono_beat import __version__
 from chrono_beat.core import ids
-from chrono_beat.core.errors import ChronoError, QueueUnavailable, StoreUnavailable
+from chrono_beat.core.errors import ChronoError, QueueUnavailable
 from chrono_beat.core.targets import relay_pool
 from chrono_beat.targets import http
 from chrono_beat_django import wiring
@@ -58,10 +58,11 @@ def examine() -> list[Finding]:
             findings += check()
         except QueueUnavailable as error:
             findings.append(Finding(name, BAD, f"Redis does not answer: {error}", "start Redis, or mend REDIS_URL"))
-        except StoreUnavailable as error:
-            findings.append(Finding(name, BAD, f"the database does not answer: {error}", "start it, or mend DATABASES"))
         except (ChronoError, django.db.Error) as error:
-            findings.append(Finding(name, BAD, f"{type(error).__name__}: {error}", "mend this first"))
+            known = wiring.database_trouble(error)
+            found = (known, "run manage.py migrate, start the database, or mend DATABASES") if known else (
+                f"{type(error).__name__}: {' '.join(str(error).split())}", "mend this first")
+            findings.append(Finding(name, BAD, *found))
     return findings
 
 

@@ -23,7 +23,7 @@ from django.db import connections, router
 from chrono_beat import tracing
 from chrono_beat.core.callback import HttpTarget
 from chrono_beat.core.config import Config
-from chrono_beat.core.errors import MisconfiguredError, QueueUnavailable
+from chrono_beat.core.errors import MisconfiguredError, QueueUnavailable, StoreUnavailable
 from chrono_beat.host_clock import SystemClock
 from chrono_beat.ports import AlertStore, JobStore, MessageSender, QueueStore
 from chrono_beat_django import conf
@@ -286,8 +286,10 @@ def examine() -> Any:
     return _above("doctor").examine()
 
 
-def database_trouble(error: Exception) -> str | None:
+def database_trouble(error: BaseException) -> str | None:
     """Say what an error of the database means for somebody at a prompt; None where it is no trouble that is known."""
+    if isinstance(error, StoreUnavailable):
+        return (error.__cause__ and database_trouble(error.__cause__)) or f"the database does not answer: {error}"
     if not isinstance(error, django.db.DatabaseError | django.db.InterfaceError):
         return None
     text = " ".join(str(error).split())

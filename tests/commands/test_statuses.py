@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from django.db import OperationalError
 
 from chrono_beat.celery.commands import chrono, completion, options, output, progress
-from chrono_beat_django import jobs, wiring
+from chrono_beat.core.errors import StoreUnavailable
+from chrono_beat_django import doctor, jobs, wiring
 from chrono_beat_django.models import Execution, Job, Tenant
 from tests.commands.conftest import app
 from tests.commands.test_commands import AwayQueue
@@ -126,12 +127,24 @@ def test_the_statuses_stand_in_the_documentation_as_they_are():
 def test_what_does_not_answer_is_trouble(run, nightly, monkeypatch):
     with wiring.override(queue=AwayQueue()):
         assert "Redis could not be told" in run("jobs", "update", "nightly", "--priority", "1", status=1)
+        assert "Redis does not answer: what runs and waits is not known" in run("tenants", "show", "default")
 
+
+
+@pytest.mark.parametrize("known_to_the_store", [False, True])
+def test_tables_that_are_missing_are_named_with_the_mend(run, monkeypatch, known_to_the_store):
     def refuse(*_, **__):
-        raise OperationalError("no such table: chrono_job")
+        missing = OperationalError("no such table: chrono_job")
+        if known_to_the_store:
+            raise StoreUnavailable("the database broke off") from missing
+        raise missing
 
+    said = "the database has not the tables of this release: run manage.py migrate"
     monkeypatch.setattr(jobs, "list", refuse)
-    assert "Error: the database has not the tables of this release: run manage.py migrate" in run("jobs", "list", status=1)
+    assert f"Error: {said}" in run("jobs", "list", status=1)
+    monkeypatch.setattr(doctor, "CHECKS", {"database": refuse})
+    [finding] = json.loads(run("doctor", "--json", status=1))
+    assert finding["message"].startswith(said)
 
 
 def completions(*words):

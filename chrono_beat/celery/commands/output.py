@@ -24,7 +24,6 @@ from chrono_beat.core.errors import (
     Problem,
     QueueUnavailable,
     QuotaExceeded,
-    StoreUnavailable,
 )
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -54,8 +53,7 @@ _STATUS_OF: tuple[tuple[type[ChronoError], int], ...] = (
 """The first that fits: an unknown tenant is wrong input as well, and not there."""
 
 _AWAY: tuple[tuple[type[ChronoError], str], ...] = (
-    (QueueUnavailable, "Redis does not answer: "), (StoreUnavailable, "the database does not answer: "),
-    (BrokerUnavailable, "the broker does not answer: "),
+    (QueueUnavailable, "Redis does not answer: "), (BrokerUnavailable, "the broker does not answer: "),
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -106,17 +104,26 @@ def command(function: F) -> F:
                 tell("Error", error.problems)
                 tell_program(status, error.problems)
                 raise click.exceptions.Exit(status) from None
-            fail(next((said for kind, said in _AWAY if isinstance(error, kind)), "") + str(error), status)
+            fail(_trouble(context, error) or _away(error) + str(error), status)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            extension = getattr(context.obj.app, "chrono_beat", None)
-            why = None if extension is None else extension.root.database_trouble(error)
+            why = _trouble(context, error)
             if why is None:
                 raise
             fail(why, TROUBLE)
 
     return guarded      # type: ignore[return-value]
+
+
+def _trouble(context: click.Context, error: Exception) -> str | None:
+    """Say what the database has against it; None where it is not that."""
+    extension = getattr(context.obj.app, "chrono_beat", None)
+    return None if extension is None else extension.root.database_trouble(error)
+
+
+def _away(error: ChronoError) -> str:
+    return next((said for kind, said in _AWAY if isinstance(error, kind)), "")
 
 
 @contextmanager

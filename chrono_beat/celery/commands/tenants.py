@@ -80,6 +80,8 @@ def show(context: click.Context, slug: str, machine: bool) -> None:
         click.echo(as_json({"slug": slug, **found}))
         return
     lines(found)
+    if found["running"] is None:
+        click.echo("Redis does not answer: what runs and waits is not known.", err=True)
 
 
 def writing(name: str, help_text: str, done: str) -> None:
