@@ -131,8 +131,16 @@ class _BoundedStream(httpcore.NetworkStream):
         return self._stream.read(max_bytes, self._deadline.left(timeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Write all of it."""
-        self._stream.write(buffer, self._deadline.left(timeout))
+        """Write all of it. The stock stream gives each of its sends the whole time, and a slow reader makes many of them."""
+        connected, rest = self._stream.get_extra_info("socket"), memoryview(buffer)
+        try:
+            while rest:
+                connected.settimeout(self._deadline.left(timeout))
+                rest = rest[connected.send(rest):]
+        except TimeoutError as error:
+            raise httpcore.WriteTimeout(str(error)) from error
+        except OSError as error:
+            raise httpcore.WriteError(str(error)) from error
 
     def close(self) -> None:
         """Close it."""

@@ -1,21 +1,26 @@
 """One call of an HTTP target, against a server that really listens: what is sent, what answers mean, where it never goes."""
+import contextlib
 import gzip
 import socket
 import ssl
+import threading
 from pathlib import Path
 
+import httpcore
 import pytest
 
 from chrono_beat.core import callback
 from chrono_beat.core.callback import MASK, HttpTarget, HttpTargetError
 from chrono_beat.core.config import Config
 from chrono_beat.targets import http
+from chrono_beat.targets.guard import Deadline, GuardedBackend
 from chrono_beat.targets.http import Call, call
 from tests.targets.receiver import Receiver, reply
 
 CERTIFICATE = Path(__file__).with_name("shop.example.pem")      # with its key; both are for tests only
 OURS = Config(http_allowed_addresses=("127.0.0.0/8",))
 STRICT = Config()
+READ_BYTES = 2_048
 OF = Call("job:20260102T090000Z", "job:20260102T090000Z:2", 2, "2026-01-02T09:00:00+00:00")
 SECRETS = (callback.encode_secret(b"new"), callback.encode_secret(b"old"))
 
@@ -25,6 +30,25 @@ def receiver():
     receiver = Receiver()
     yield receiver
     receiver.close()
+
+
+@contextlib.contextmanager
+def slow_reader(server):
+    """Take READ_BYTES of one connection again and again, each time sooner than a call's time is over."""
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    reads, stop = [], threading.Event()
+
+    def read():
+        connection, _ = server.accept()
+        with connection:
+            while not stop.wait(0.02) and (got := connection.recv(READ_BYTES)):
+                reads.append(len(got))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    yield reads
+    stop.set()
+    thread.join()
 
 
 def called(receiver, config=OURS, resolver=None, url=None, **target):
@@ -124,6 +148,18 @@ def test_the_whole_call_ends_in_time(receiver, answer):
     receiver.answer = slow
     error = refusal(receiver, timeout_seconds=0.3)
     assert not error.final and "in time" in str(error)
+
+
+def test_a_reader_that_takes_a_little_now_and_then_does_not_hold_the_call():
+    with socket.create_server(("127.0.0.1", 0)) as server, slow_reader(server) as reads:
+        backend = GuardedBackend(Deadline(0.5), OURS.http_allowed_addresses)
+        small = [(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)]
+        stream = backend.connect_tcp("127.0.0.1", server.getsockname()[1], socket_options=small)
+        with pytest.raises(httpcore.TimeoutException):
+            stream.write(b"x" * 400_000)
+        stream.close()
+
+    assert reads and max(reads) <= READ_BYTES            # it did read, and there was more to come
 
 
 def test_a_resolver_that_does_not_answer_does_not_hold_the_call(receiver):
