@@ -1,13 +1,16 @@
 """The receiver of the documentation, run as it stands there: it lets in what is signed, and works once for a key."""
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 
 from chrono_beat.core import callback
 from chrono_beat.core.callback import HttpTarget
 from chrono_beat.targets.http import Call, request_headers
-from tests.targets.receiver import documented
+from tests.targets.receiver import DOCS, documented
 
 OLD, NEW = callback.encode_secret(b"old"), callback.encode_secret(b"new")
 BODY = '{"subject": "sales"}'
@@ -20,12 +23,16 @@ def page():
 
 @pytest.fixture
 def connection():
-    connection = sqlite3.connect(":memory:")
+    connection = tables(sqlite3.connect(":memory:"))
+    yield connection
+    connection.close()
+
+
+def tables(connection):
     connection.execute("CREATE TABLE done (key TEXT PRIMARY KEY)")
     connection.execute("CREATE TABLE told (id TEXT PRIMARY KEY)")
     connection.execute("CREATE TABLE reports (subject TEXT)")
-    yield connection
-    connection.close()
+    return connection
 
 
 def sent(secrets, attempt=1, now=None):
@@ -59,6 +66,46 @@ def test_work_that_failed_halfway_is_done_on_the_next_attempt(page, connection):
     assert reports(connection) == 0
     assert page["receive"](sent([NEW], 2), BODY.encode(), [NEW], connection, report) == 204
     assert reports(connection) == 1
+
+
+DIES = """
+import os, signal, sqlite3, sys
+from tests.targets.receiver import documented
+from tests.targets.test_receiver_page import BODY, NEW, report, sent
+
+def work(body, connection):
+    report(body, connection)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+documented("targets")["receive"](sent([NEW]), BODY.encode(), [NEW], sqlite3.connect(sys.argv[1]), work)
+"""
+
+
+def test_work_whose_process_was_killed_halfway_is_done_on_the_next_attempt(page, tmp_path):
+    connection = tables(sqlite3.connect(tmp_path / "shop.sqlite3"))
+    done = subprocess.run([sys.executable, "-c", DIES, tmp_path / "shop.sqlite3"], cwd=DOCS.parent, timeout=60)
+
+    assert (done.returncode, reports(connection)) == (-signal.SIGKILL, 0)
+    for _ in range(2):
+        assert page["receive"](sent([NEW], 2), BODY.encode(), [NEW], connection, report) == 204
+    assert reports(connection) == 1
+    connection.close()
+
+
+def test_a_request_that_was_overheard_is_recognised_whatever_is_changed_of_it(page, connection):
+    """Only what is signed says which request it is."""
+    for key in ("the key", "another key"):
+        page["receive"]({**sent([NEW]), "idempotency-key": key}, BODY.encode(), [NEW], connection, report)
+
+    assert reports(connection) == 1
+
+
+@pytest.mark.parametrize("wrong", [
+    {"webhook-signature": "v1,\xff"}, {"webhook-id": None}, {"webhook-timestamp": "9" * 5_000}, {"webhook-signature": None}])
+def test_headers_that_anybody_may_make_up_are_refused_and_no_error(page, connection, wrong):
+    headers = {name: value for name, value in {**sent([NEW]), **wrong}.items() if value is not None}
+
+    assert page["receive"](headers, BODY.encode(), [NEW], connection, report) == 401
 
 
 @pytest.mark.parametrize(("secrets", "knows"), [([NEW, OLD], [OLD]), ([NEW, OLD], [NEW]), ([OLD], [NEW, OLD])])
