@@ -15,7 +15,9 @@ def main() -> None:
     django.setup()
     from django.db import close_old_connections, transaction
 
-    from chrono_beat_django import control, jobs
+    from chrono_beat.core.errors import Conflict
+    from chrono_beat_django import control, jobs, shadowing
+    from chrono_beat_django.models import Job
     from example.celery import app
 
     def create(definitions):
@@ -40,6 +42,12 @@ def main() -> None:
     def update(job, **changes):
         return jobs.update(job, **changes).version
 
+    def go_live(job):
+        try:
+            return shadowing.go_live(Job.objects.get(id=job)).target_kind
+        except Conflict:
+            return ""                                      # an occurrence is near
+
     def replay(letter):
         return jobs.replay(letter).id
 
@@ -55,7 +63,7 @@ def main() -> None:
 
     requests = {
         "create": create, "create_at": create_at, "delete": delete, "backfill": backfill, "trigger": trigger,
-        "update": update, "replay": replay, "cancel": cancel, "send": send, "told": told,
+        "update": update, "go_live": go_live, "replay": replay, "cancel": cancel, "send": send, "told": told,
     }
     for line in sys.stdin:
         request, arguments = json.loads(line)

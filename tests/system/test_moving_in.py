@@ -1,6 +1,7 @@
 """Celery's own ``celery beat`` in a process of its own, beside a dispatcher with the shadows of its entries."""
 import contextlib
 import json
+import time
 
 import pytest
 import redis
@@ -10,13 +11,15 @@ from tests.system.systemkit import Site
 
 pytestmark = [pytest.mark.system, pytest.mark.redis, pytest.mark.postgres, pytest.mark.celery, pytest.mark.timeout(180)]
 
-ENTRIES = {"steady": 4.0, "slower": 5.0, "changed": 4.0}
+ENTRIES = {"steady": 4.0, "slower": 5.0, "changed": 4.0, "turn": 12.0}
+"""Seconds between the fires of each; the last one's are far enough apart to go live between two."""
+
 CHANGED_THERE = {"changed": 1.0}
 ADDED_THERE = {"new": 3.0}
 
 
 class OldSite(Site):
-    """The example project of somebody who moves in: no worker, so that what was sent stays in its queue to be counted."""
+    """The example project of somebody who moves in; without a worker, what was sent stays in its queue to be counted."""
 
     def variables(self):
         return {**super().variables(), "DJANGO_SETTINGS_MODULE": "tests.system.moving_settings",
@@ -32,8 +35,12 @@ class OldSite(Site):
         with redis.Redis.from_url(self.redis.url.rsplit("/", 1)[0] + "/0") as client:
             return [json.loads(message)["headers"]["argsrepr"] for message in client.lrange("celery", 0, -1)]
 
+    def fired(self, job):
+        """Return the executions of a job that have ended, the first first."""
+        return self.sql("SELECT * FROM chrono_execution WHERE job_id = %s AND finished_at IS NOT NULL ORDER BY due_at", job)
 
-@pytest.fixture
+
+@pytest.fixture(scope="module")
 def old_site(redis_server, postgres_server):
     with contextlib.closing(OldSite()) as site:
         yield site
@@ -64,3 +71,22 @@ def test_shadows_beside_a_real_beat_agree_with_it_and_what_differs_there_is_told
     assert {row["name"]: row["count"] for row in noted} == {
         name: sum(repr(name) in arguments for arguments in sent) for name in (*ENTRIES, *ADDED_THERE)}, (
         "the observer notes each message of the beat, and shadows sent none")
+
+
+def test_a_shadow_that_goes_live_runs_each_occurrence_once_and_one_that_goes_back_sends_nothing(old_site):
+    """What was claimed ahead as a shadow is sent, and what was claimed ahead to be sent is not: all of it was claimed a
+    minute before."""
+    old_site.dispatchers(1)
+    old_site.worker()
+    job = str(old_site.sql("SELECT id FROM chrono_job WHERE name = 'turn'")[0]["id"])
+    eventually(lambda: old_site.ask("go_live", job=job), 30, what="the moment between two fires")
+    live = time.time()
+    eventually(old_site.starts, 30, what="the job that is live runs")
+    assert old_site.ask("update", job=job, target_kind="shadow")
+    back = time.time()
+    eventually(lambda: any(row["due_at"].timestamp() > back for row in old_site.fired(job)), 30, what="it fires as a shadow")
+
+    sent = {row["id"]: live < row["due_at"].timestamp() < back for row in old_site.fired(job)}
+    assert [line["execution_id"] for line in old_site.starts()] == [key for key, is_sent in sent.items() if is_sent]
+    assert {(row["state"], row["reason"], sent[row["id"]]) for row in old_site.fired(job)} == {
+        ("succeeded", "shadow", False), ("succeeded", "", True)}
