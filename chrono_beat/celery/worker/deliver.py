@@ -29,6 +29,9 @@ from chrono_beat.celery.worker import endings, pools
 from chrono_beat.celery.worker.held import HeldDelivery
 from chrono_beat.celery.worker.message import LeasedMessage, Undecodable
 from chrono_beat.celery.worker.request import leased
+from chrono_beat.core.callback import HTTP_TASK
+from chrono_beat.core.errors import InvalidInput, Problem
+from chrono_beat.core.field_checks import wrong_celery_task
 
 logger = logging.getLogger(__name__)
 
@@ -154,8 +157,9 @@ class Deliverer:
         consumer = self._consumer
         try:
             message = LeasedMessage(held, self._accept)
-        except Undecodable as error:
-            logger.error("chrono_beat: payload of %s is no message: %s", held.hold.execution_id, error)
+            self._check_allowed(held.task_name)
+        except (Undecodable, InvalidInput) as error:
+            logger.error("chrono_beat: %s cannot be run: %s", held.hold.execution_id, error)
             held.end(*endings.rejected(error))
             return
         try:
@@ -174,6 +178,17 @@ class Deliverer:
             consumer.on_decode_error(message, error)
         if held.request is None and not held.ended:
             raise RuntimeError(f"the Strategy of task {held.task_name} made no Request of the class it was given")
+
+    def _check_allowed(self, name: str) -> None:
+        """Refuse a task that jobs may not run here: whoever sent it may have had other settings, or none.
+
+        Raises:
+            InvalidInput: ALLOWED_TASKS has it not.
+        """
+        if name in self._strategies or name == HTTP_TASK:
+            return
+        if wrong := wrong_celery_task(name, self._consumer.app.chrono_beat.config.allowed_tasks):
+            raise InvalidInput(Problem("task", wrong))
 
     def _deliver_again(self, held: HeldDelivery) -> None:
         """Hand a delivery that was drawn anew to the pool: rate limits and revokes have had their say."""

@@ -86,6 +86,8 @@ def _check(execution_id: str, headers: Mapping[str, Any], body: Any, content_typ
     """Find out here, and not in the pool, what no task can run: there it would count as the task's own failure, and be
     tried again."""
     header = headers[HEADER]
+    if content_type != "application/json":               # whatever else the app accepts: what we send is JSON
+        raise ValueError(f"its content type is {str(content_type)[:40]!r}, not application/json")
     if header.get("v") != HEADER_VERSION:
         raise ValueError(f"the header {HEADER!r} has version {str(header.get('v'))[:20]!r}, known is {HEADER_VERSION}")
     if header.get("eid") != execution_id:
@@ -100,7 +102,6 @@ def _check(execution_id: str, headers: Mapping[str, Any], body: Any, content_typ
     limits = headers.get("timelimit", (None, None))
     if len(limits) != 2 or not all(limit is None or isinstance(limit, (int, float)) for limit in limits):
         raise TypeError("timelimit must be two numbers of seconds")
-    if content_type == "application/json":
-        args, kwargs, embed = loads(body)
-        if not (isinstance(args, list) and isinstance(kwargs, dict) and isinstance(embed, dict | None)):
-            raise TypeError("the body must be [args, kwargs, embed]")
+    args, kwargs, embed = loads(body)
+    if not (isinstance(args, list) and isinstance(kwargs, dict) and isinstance(embed, dict | None)):
+        raise TypeError("the body must be [args, kwargs, embed]")

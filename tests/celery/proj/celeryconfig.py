@@ -9,3 +9,4 @@ worker_hijack_root_logger = False
 worker_cancel_long_running_tasks_on_connection_loss = False
 task_send_sent_event = True
 result_expires = 600
+accept_content = os.environ.get("CHRONO_TEST_ACCEPT_CONTENT", "json").split()

@@ -20,6 +20,7 @@ def config():
         no_worker_after=float(os.environ.get("CHRONO_TEST_NO_WORKER_AFTER", 600)),
         lanes=int(os.environ.get("CHRONO_TEST_LANES", 1)),
         http_allowed_addresses=("127.0.0.0/8",),
+        allowed_tasks=tuple(os.environ.get("CHRONO_TEST_ALLOWED_TASKS", "*").split()),
     )
 
 
