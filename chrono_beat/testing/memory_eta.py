@@ -26,7 +26,8 @@ class MemoryEta:
         with self._transaction() as now:
             job_id = eta.job_id_of(task.task_id)
             for row in self.executions.values() if task.retries else ():
-                if (row.job_id, row.retries, row.task) == (job_id, task.retries, task.task) and row.state in lifecycle.OPEN:
+                same = (row.job_id, row.tenant, row.retries, row.task) == (job_id, task.tenant, task.retries, task.task)
+                if same and row.state in lifecycle.OPEN:
                     return row.execution_id
             due_us = at_us = task.due_us or now + task.countdown_us
             while (key := execution_id(job_id, at_us, 1)) in self.executions:

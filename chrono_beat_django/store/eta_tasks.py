@@ -42,7 +42,7 @@ class EtaTasks(Session):
     def _add(self, task: eta.EtaTask, job_id: str, due_us: int) -> str:
         rows = Execution.objects.using(self.alias)
         if task.retries:
-            there = rows.open().filter(job_id=job_id, retries=task.retries, task=task.task)
+            there = rows.open().filter(job_id=job_id, tenant=task.tenant, retries=task.retries, task=task.task)
             if (found := there.values_list("id", flat=True).first()) is not None:
                 return found
         for us in range(due_us, due_us + MAX_INSTANTS_TRIED):

@@ -65,6 +65,7 @@ def test_a_retry_that_is_there_already_is_not_written_again(bench, store, past):
 
     assert store.add_eta_task(task(retries=2, due_us=past + MINUTE)) == first
     assert store.add_eta_task(task(retries=3, due_us=past + MINUTE)) != first
+    assert store.add_eta_task(task(retries=2, due_us=past + MINUTE, tenant="other")) != first
     store.record([], [Ending(first, "cancelled", "", past, "", 0, "")], [])
     assert store.add_eta_task(task(retries=2, due_us=past + MINUTE)) != first
 
