@@ -105,8 +105,8 @@ def wrong_url(url: str, schemes: Iterable[str], hosts: Iterable[str], allowed_ad
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        return f"is no URL: {error}"
+    except ValueError:                                   # its text repeats what may be a part of a password
+        return "is no URL: its port must be a number, and brackets stand around an IPv6 address only"
     known = tuple(schemes)
     if parts.scheme not in known:
         return f"must begin with {' or '.join(f'{scheme}://' for scheme in known)} (setting HTTP_ALLOWED_SCHEMES)"
@@ -132,6 +132,9 @@ def headers_text(given: object) -> tuple[str, list[Problem]]:
     """Return a job's own HTTP headers as JSON text ("" for none), and what is wrong with them."""
     values, wrong = _object(given)
     found = [] if not wrong else [Problem("headers", wrong)]
+    too_many = Problem("headers", f"may be {MAX_HEADERS} headers and {MAX_HEADER_BYTES:,} bytes")
+    if len(values) > MAX_HEADERS:
+        return "", [too_many]
     names: set[str] = set()
     for name, value in values.items():
         lower = name.lower()
@@ -146,10 +149,10 @@ def headers_text(given: object) -> tuple[str, list[Problem]]:
         elif value == MASK:
             found.append(Problem("headers", f'"{name}" is the mask that stands for a secret; give the value'))
         names.add(lower)
+    if found:
+        return "", found                                     # what is no text may have no JSON form at all
     text = json.dumps(values, ensure_ascii=True) if values else ""
-    if len(values) > MAX_HEADERS or len(text) > MAX_HEADER_BYTES:
-        found.append(Problem("headers", f"may be {MAX_HEADERS} headers and {MAX_HEADER_BYTES:,} bytes"))
-    return text, found
+    return text, [too_many] if len(text) > MAX_HEADER_BYTES else []
 
 
 def _object(given: object) -> tuple[dict[str, Any], str]:

@@ -94,7 +94,8 @@ def headers(given: object) -> tuple[str, list[Problem]]:
     try:
         text = _text(given, dict, MAX_HEADERS_BYTES)
     except _Refused as refused:
-        return "", [Problem("headers", refused.message, refused.code)]
+        much = f"may take {MAX_HEADERS_BYTES:,} bytes of JSON together"
+        return "", [Problem("headers", much if refused.code == "too_large" else refused.message, refused.code)]
     problems = []
     for key, value in json.loads(text).items():
         if key in RESERVED_HEADERS or key.lower().startswith(RESERVED_PREFIX):
@@ -160,7 +161,7 @@ def _check_values(root: object, max_bytes: int, *, native: bool) -> None:
     while pending:
         value, place, depth = pending.pop()
         seen += 1
-        if seen > max_bytes:
+        if seen + (len(value) if isinstance(value, (Mapping, list, tuple)) else 0) > max_bytes:
             raise _Refused(_too_large(max_bytes, None), "too_large")
         if isinstance(value, Mapping):
             _check_object(value, place, native)
