@@ -41,6 +41,9 @@ class NewKey(NamedTuple):
     row: ApiKey
     secret: str
 
+    def __repr__(self) -> str:
+        return f"NewKey({self.row!r})"                          # neither a log nor a traceback is to have the secret
+
 
 def create(
     tenant: str, scopes: Iterable[str] = ("read",), *, name: str = "", expires_in: float | timedelta | None = None,

@@ -5,6 +5,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+from urllib.parse import urlsplit
 
 from chrono_beat.core.addresses import wrong_network
 from chrono_beat.core.callback import wrong_secret, wrong_url
@@ -13,6 +14,7 @@ from chrono_beat.core.errors import MisconfiguredError, Problem
 MAX_PARTITIONS = 4096
 MAX_LANES = 256
 SHORTEST_TOKEN = 16
+REDIS_SCHEMES = ("redis", "rediss", "unix")
 LEAST_ETA_SECONDS = 10.0
 """Seconds ahead below which no ETA goes through the database: it would cost more than it spares."""
 
@@ -69,7 +71,7 @@ class Config:
         wiring: dotted name of the composition root.
     """
 
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_url: str = field(default="redis://127.0.0.1:6379/0", repr=False)       # may hold a password
     key_prefix: str = "chrono"
     partitions: int = 64
     lanes: int = 1
@@ -147,13 +149,25 @@ def _type_problem(name: str, value: object, default: object) -> str | None:
     if default is None and value is None:
         return None
     if isinstance(default, str) or name == "alert_url":
-        return None if isinstance(value, str) and value else "must be a text that is not empty"
+        if not isinstance(value, str) or not value:
+            return "must be a text that is not empty"
+        return _redis_problem(value) if name == "redis_url" else None
     if isinstance(default, bool):
         return None if isinstance(value, bool) else "must be True or False"
     wanted: tuple[type, ...] = (int,) if isinstance(default, int) else (int, float)
     if not isinstance(value, wanted) or isinstance(value, bool):
         return "must be a whole number" if wanted == (int,) else "must be a number of seconds"
     return None
+
+
+def _redis_problem(url: str) -> str | None:
+    """Say why no client can be made of a URL, None where one can. It is not repeated: it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return "is no URL: a password in it must be percent-encoded, and the port a number"
+    return None if parts.scheme in REDIS_SCHEMES else f"must begin with {', '.join(f'{one}://' for one in REDIS_SCHEMES)}"
 
 
 def find_problems(settings: Mapping[str, Any]) -> list[Problem]:

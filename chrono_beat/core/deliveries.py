@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from chrono_beat.core.records import shown_without
+
 
 class Delivery(NamedTuple):
     """An execution handed to one worker, under lease.
@@ -25,6 +27,9 @@ class Delivery(NamedTuple):
     lease_expires_us: int
     payload: bytes
     grant: bytes = b""
+
+    def __repr__(self) -> str:
+        return shown_without(self, "payload", "grant")
 
 
 class Hold(NamedTuple):
@@ -136,6 +141,11 @@ class Outcome(NamedTuple):
     at_us: int
     deliveries: int
     detail: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        """Leave out a retry, which has the task's arguments; the rest of the detail is what a log is read for."""
+        told = {name: "…" if name == "retry" else value for name, value in self.detail.items()}
+        return shown_without(self._replace(detail=told))
 
 
 CANCEL, REPLACE, DURATION = "cancel", "replace", "duration"      # why a worker is told to stop a delivery

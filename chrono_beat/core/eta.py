@@ -19,7 +19,7 @@ from chrono_beat.core.config import Config
 from chrono_beat.core.envelope import HEADER, HEADER_VERSION, InvalidContent
 from chrono_beat.core.field_checks import wrong_celery_task
 from chrono_beat.core.ids import from_us, occurrence_key
-from chrono_beat.core.records import Content, PublishItem, ScheduledExecution
+from chrono_beat.core.records import Content, PublishItem, ScheduledExecution, shown_without
 from chrono_beat.core.targets import relay_pool
 
 KIND = "eta"
@@ -59,6 +59,9 @@ class EtaTask(NamedTuple):
     retries: int
     due_us: int = 0
     countdown_us: int = 0
+
+    def __repr__(self) -> str:
+        return shown_without(self, "args", "kwargs", "options")
 
 
 def job_id_of(task_id: str) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from chrono_beat.core.records import shown_without
+
 TENANT_HEADER = "chrono_tenant"
 """Message header that names the tenant of a plain task."""
 
@@ -37,6 +39,9 @@ class PlainTask(NamedTuple):
     payload: bytes
     due_us: int = 0
     countdown_us: int = 0
+
+    def __repr__(self) -> str:
+        return shown_without(self, "payload")
 
 
 def copy_id(task_id: str, nonce: str) -> str:

@@ -6,7 +6,7 @@ length of time has its unit in its name; an optional number is None where absent
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MISFIRE_POLICIES = ("skip", "latest", "all")
 CONCURRENCY_POLICIES = ("forbid", "allow", "replace")
@@ -14,6 +14,13 @@ IDEMPOTENT = ("unknown", "yes", "no")
 KEY_SCOPES = ("occurrence", "attempt")
 SCHEDULE_KINDS = ("cron", "interval", "once", "celery")
 GONE_VERSION = 2_147_483_647        # the version of a job that was deleted: newer than that of any row it left
+
+
+def shown_without(record: Any, *hidden: str) -> str:
+    """Return the ``repr`` of a named tuple without its fields of users' data: logs and reports of errors write records so."""
+    pairs = zip(record._fields, record, strict=True)
+    said = (f"{name}={'…' if name in hidden and value else repr(value)}" for name, value in pairs)
+    return f"{type(record).__name__}({', '.join(said)})"
 
 
 class Content(NamedTuple):
@@ -50,6 +57,9 @@ class Content(NamedTuple):
     concurrency: str
     key_scope: str
     exclusion_group: str = ""
+
+    def __repr__(self) -> str:
+        return shown_without(self, "args", "kwargs", "headers")
 
 
 class DueJob(NamedTuple):
@@ -133,6 +143,9 @@ class ScheduledExecution(NamedTuple):
     options: str | None = None
     celery_id: str = ""
 
+    def __repr__(self) -> str:
+        return shown_without(self, "options")
+
 
 class PublishItem(NamedTuple):
     """One execution on its way into a tenant's stream.
@@ -162,6 +175,9 @@ class PublishItem(NamedTuple):
     concurrency: str
     payload: bytes
     group: str = ""
+
+    def __repr__(self) -> str:
+        return shown_without(self, "payload")
 
 
 # What the publish script says of one item.
@@ -323,6 +339,9 @@ class NewAttempt(NamedTuple):
     due_us: int
     args: str | None = None
     kwargs: str | None = None
+
+    def __repr__(self) -> str:
+        return shown_without(self, "args", "kwargs")
 
 
 class Void(NamedTuple):

@@ -32,6 +32,8 @@ def test_the_defaults_can_work():
     ({"HORIZON": float("nan")}, "HORIZON", "at least 1"),
     ({"HORIZON": float("inf")}, "HORIZON", "at most 600"),
     ({"REDIS_URL": ""}, "REDIS_URL", "not empty"),
+    ({"REDIS_URL": f"amqp://:{SECRET}@host/"}, "REDIS_URL", "redis://, rediss://, unix://"),
+    ({"REDIS_URL": f"redis://:pass/{SECRET}@host/"}, "REDIS_URL", "percent-encoded"),
     ({"ALLOWED_TASKS": []}, "ALLOWED_TASKS", "one or more"),
     ({"ALLOWED_TASKS": "shop.*"}, "ALLOWED_TASKS", "list"),
     ({"ALERT_URL": 5}, "ALERT_URL", "text"),
@@ -53,10 +55,11 @@ def test_what_cannot_work_is_named_with_the_mend(settings, field, words):
         load(settings)
 
 
-def test_a_url_for_alerts_with_its_secret_can_work_and_shows_neither():
-    config = load({"ALERT_URL": "https://ops.example/?token=s3cret", "ALERT_SECRETS": [SECRET]})
+def test_urls_with_their_secrets_can_work_and_are_not_shown():
+    config = load({"ALERT_URL": "https://ops.example/?token=s3cret", "ALERT_SECRETS": [SECRET],
+                   "REDIS_URL": "rediss://user:s3cret@redis.example:6380/0?ssl_cert_reqs=required"})
 
-    assert config.alert_secrets == (SECRET,)
+    assert config.alert_secrets == (SECRET,) and "s3cret" in config.redis_url
     assert SECRET not in repr(config) and "s3cret" not in repr(config)
 
 
