@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from chrono_beat.core.alerts import Finding, OpenAlert, Over
+from chrono_beat.core.alerts import Finding, OpenAlert, Over, Receipt
 from chrono_beat.core.crowding import TenantLoad
 from chrono_beat.core.deliveries import Cancelled, Delivery, Hold, Outcome, Parked, Reaped, Running, Settlement
 from chrono_beat.core.eta import EtaTask
@@ -458,18 +458,15 @@ class AlertStore(Protocol):
     def close_quiet_alerts(self, before_us: int, now_us: int) -> None:
         """Close those that were not noticed since."""
 
-    def claim_alert(self, now_us: int, every_us: int, claim_us: int) -> OpenAlert | None:
-        """Take an alert that is to be told, for so long; None: there is none.
+    def claim_alert(self, now_us: int, claim_us: int) -> OpenAlert | None:
+        """Take an alert that somebody is to be told of, for so long; None: there is none.
 
-        It is open, not muted, was noticed since it was last told, *every_us* or longer ago, and nobody else has claimed
-        it. Of several who ask at once one gets it.
+        It is open, not muted, and nobody else has claimed it; by its receipts somebody is to be told of what is new, or to
+        be tried again. Of several who ask at once one gets it.
         """
 
-    def alert_told(self, alert: OpenAlert, now_us: int) -> None:
-        """Note that a claimed alert has been told with its count."""
-
-    def alert_failed(self, alert: OpenAlert, told_to: Iterable[str], again_us: int) -> None:
-        """Note who has been told, and from when on the others are tried again."""
+    def alert_told(self, alert: OpenAlert, receipts: Mapping[str, Receipt], now_us: int) -> None:
+        """Note how far the receivers of a claimed alert are now, and end the claim."""
 
 
 class AlertSender(Protocol):

@@ -10,8 +10,8 @@ holds nothing of another tenant.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ SECRET = "secret_"
 """Names of details begin so that operators alone may see."""
 
 MAX_ATTEMPTS = 10
-"""Attempts at one telling before those senders that still fail are left out of it."""
+"""Attempts at telling one receiver before it is left out until there is something new."""
 
 SHORTEST_BACKOFF_US = 10_000_000
 LONGEST_BACKOFF_US = 3_600_000_000
@@ -39,7 +39,7 @@ CLAIM_US = 120_000_000
 """For so long nobody else sends what was claimed; whoever died in between is followed after it."""
 
 TELL_US = 60_000_000
-"""After so long the receivers that are left wait for the next attempt, so that no claim runs out under its sender."""
+"""Who has not answered after so long counts as failed, so that no claim runs out under its sender."""
 
 QUIET_CLOSES_US = 86_400_000_000
 """An alert that nothing ends is over when it was not noticed for so long."""
@@ -73,6 +73,68 @@ class Over(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Receipt:
+    """How far one receiver is with an alert.
+
+    Args:
+        count: the alert's count when it was told last, or left out; 0 before.
+        attempts: attempts that have failed since.
+        again_us: it is told nothing before that, microseconds since the epoch.
+    """
+
+    count: int = 0
+    attempts: int = 0
+    again_us: int = 0
+
+    def is_due(self, count: int, now_us: int) -> bool:
+        """Say whether there is something new to tell, and the time for it has come."""
+        return self.count < count and self.again_us <= now_us
+
+    def after(self, count: int, now_us: int, every_us: int, *, sent: bool) -> Receipt:
+        """Return what an attempt makes of it.
+
+        Args:
+            count: the alert's, as it was told.
+            now_us: microseconds since the epoch.
+            every_us: between two messages of the same alert.
+            sent: whether it went well.
+        """
+        if sent or self.attempts + 1 >= MAX_ATTEMPTS:
+            return Receipt(count, 0, now_us + every_us)
+        return Receipt(self.count, self.attempts + 1, now_us + backoff_us(self.attempts + 1))
+
+
+NOTHING_YET = Receipt()
+
+
+class Outlook(NamedTuple):
+    """When an alert has to be looked at again.
+
+    Args:
+        told_count: a greater count is something new ...
+        again_us: ... that is told from then on.
+        retry_us: when the next of those that failed is tried again; None: none did.
+        attempts: the most that any of them has behind it.
+    """
+
+    told_count: int
+    again_us: int
+    retry_us: int | None
+    attempts: int
+
+
+def outlook(receipts: Iterable[Receipt], count: int) -> Outlook:
+    """Sum up how far all receivers are with an alert of that count."""
+    all_of_them = list(receipts) or [NOTHING_YET]
+    failing = [each for each in all_of_them if each.attempts]
+    steady = [each for each in all_of_them if not each.attempts] or failing
+    behind = [each for each in steady if each.count < count] or steady
+    return Outlook(
+        min(each.count for each in steady), min(each.again_us for each in behind),
+        min((each.again_us for each in failing), default=None), max(each.attempts for each in all_of_them))
+
+
+@dataclass(frozen=True, slots=True)
 class OpenAlert:
     """An alert as it is told.
 
@@ -80,10 +142,10 @@ class OpenAlert:
         id: of its row.
         kind, tenant, subject, count, detail: as in a finding; count from the first on.
         first_at, last_at: when it was noticed first and last.
-        told_to: senders that have been given this telling already.
-        attempts: attempts at this telling before this one.
         claim: until when it is the claimer's, microseconds since the epoch; what tells its claim from others.
-        told_count: the count of the telling before this one, 0 before the first; what tells one telling from others.
+        receipts: how far its receivers are, by the names of their senders.
+        attempts: attempts at telling the present receiver that have failed.
+        told_count: the count that it was told last, 0 before; what tells one message to it from the next.
     """
 
     id: int
@@ -94,10 +156,19 @@ class OpenAlert:
     detail: Mapping[str, Any]
     first_at: datetime
     last_at: datetime
-    told_to: frozenset[str]
-    attempts: int
     claim: int
+    receipts: Mapping[str, Receipt] = field(default_factory=dict)
+    attempts: int = 0
     told_count: int = 0
+
+    def receipt(self, name: str) -> Receipt:
+        """Return how far a receiver is."""
+        return self.receipts.get(name, NOTHING_YET)
+
+    def to(self, name: str) -> OpenAlert:
+        """Return it as it is told to a receiver."""
+        receipt = self.receipt(name)
+        return replace(self, attempts=receipt.attempts, told_count=receipt.count)
 
 
 class Kind(NamedTuple):
@@ -251,7 +322,7 @@ def merged(one: Finding | Over | None, other: Finding | Over) -> Finding | Over:
 
 
 def backoff_us(attempts: int) -> int:
-    """Return how long a telling waits that failed so often."""
+    """Return how long a receiver is left alone that failed so often."""
     return int(min(SHORTEST_BACKOFF_US << min(max(attempts - 1, 0), 16), LONGEST_BACKOFF_US))
 
 
@@ -272,8 +343,8 @@ def title(alert: Finding | OpenAlert) -> str:
 
 
 def message_id(alert: OpenAlert) -> str:
-    """Return what all attempts at one telling have in common, whoever makes them and whatever was noticed in between, and no
-    other telling has: receivers know a repeat by it.
+    """Return what all attempts at one message to a receiver have in common, whoever makes them and whatever was noticed in
+    between, and no other message to it has: it knows a repeat by it.
 
     The instant tells apart deployments that tell the same receiver.
     """

@@ -5,8 +5,10 @@ should have this role: what another process notices is heard there alone. Who te
 so however many processes run, each message goes out once, but for a crash: **at least once**, since one that dies after
 sending and before noting it is followed by another that sends it again.
 
-Known weakness: findings of the last second die with the process. A sender that does not answer holds up the messages
-behind it for a few seconds; no other service waits for this one.
+Each receiver has a line and a receipt of its own: one that does not answer, or fails, delays no message and no reminder to
+another.
+
+Known weakness: findings of the last second die with the process.
 """
 from __future__ import annotations
 
@@ -14,15 +16,18 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from chrono_beat import telemetry
 from chrono_beat.core import alerts
-from chrono_beat.core.alerts import Finding, OpenAlert, Over
+from chrono_beat.core.alerts import Finding, OpenAlert, Over, Receipt
 from chrono_beat.core.clock import Clock
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import ChronoError, StoreUnavailable
 from chrono_beat.ports import AlertSender, AlertStore, AlertWays, JobStore
+from chrono_beat.services.lines import Lines
 from chrono_beat.services.service import Service
 
 logger = logging.getLogger(__name__)
@@ -31,6 +36,13 @@ LOOK_EVERY_US = 10_000_000
 UNOWNED_AFTER_US = 30_000_000
 """Partitions change hands within seconds; without an owner for so long they are an alert."""
 
+WAIT_SECONDS = 1.0
+"""Receivers that take longer are told while the next alerts are looked for."""
+
+MAX_TELLINGS = 1_000
+"""Alerts that are on their way at the same time."""
+
+DRAIN_WAIT_US = 100_000
 STEP_US = 5_000_000
 """After so long a step lets the rest wait for the next one."""
 
@@ -75,6 +87,25 @@ class Inbox:
             self.add(found)
 
 
+@dataclass
+class Telling:
+    """A claimed alert on its way.
+
+    Args:
+        alert: what.
+        until_us: when those that have not answered count as failed, on the monotonic clock.
+        receipts: how far each of its receivers is.
+        due: those that are told now.
+        sent: of these, by name: whether that went well; no entry before.
+    """
+
+    alert: OpenAlert
+    until_us: int
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    due: list[AlertSender] = field(default_factory=list)
+    sent: dict[str, bool] = field(default_factory=dict)
+
+
 class Alerts(Service):
     """Writes findings down, closes what is over, tells what is to be told.
 
@@ -98,6 +129,8 @@ class Alerts(Service):
         self._next_look_us = 0
         self._unowned_since_us: int | None = None
         self._unsubscribe: Callable[[], None] | None = None
+        self._tellings: list[Telling] = []
+        self._lines = Lines(lambda: self._at_end and self._at_end())
 
     def start(self, at_end: Callable[[], object] | None = None) -> None:
         """Listen, and start the thread."""
@@ -113,19 +146,31 @@ class Alerts(Service):
             self._next_look_us = now_us + LOOK_EVERY_US
         self._write_down(wall_us)
         while self.clock.monotonic_us() - now_us < STEP_US and not self._stopping.is_set():
-            alert = self._store.claim_alert(self._jobs.now_us(), self._every_us, alerts.CLAIM_US)
-            if alert is None:
+            begun = self._begin_some()
+            self._lines.wait(WAIT_SECONDS)
+            self._note()
+            if not begun:
                 break
-            self._tell(alert)
         return 1_000_000
 
+    def _begin_some(self) -> int:
+        begun = 0
+        while len(self._tellings) < MAX_TELLINGS:
+            alert = self._store.claim_alert(self._jobs.now_us(), alerts.CLAIM_US)
+            if alert is None:
+                break
+            self._begin(alert)
+            begun += 1
+        return begun
+
     def drain(self, now_us: int) -> int | None:
-        """Write down the last findings; others tell them."""
+        """Write down the last findings, which others tell, and what becomes of those that are on their way."""
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
         self._write_down(self._jobs.now_us())
-        return None
+        self._note()
+        return DRAIN_WAIT_US if self._tellings else None
 
     def _write_down(self, wall_us: int) -> None:
         taken = self.inbox.take()
@@ -149,30 +194,45 @@ class Alerts(Service):
         if now_us - self._unowned_since_us >= UNOWNED_AFTER_US:
             self.inbox.add(Finding("no_owner", "", "", 1, {"partitions": unowned}))
 
-    def _tell(self, alert: OpenAlert) -> None:
-        """Tell every receiver that has not had it yet; one that fails keeps none of the others from it."""
-        told_to, failed = set(alert.told_to), False
-        until_us = self.clock.monotonic_us() + alerts.TELL_US
-        for sender in self._ways(alert):
-            if sender.name in told_to:
-                continue
-            if self.clock.monotonic_us() < until_us and self._sent(alert, sender):
-                told_to.add(sender.name)
-            else:
-                failed = True
+    def _begin(self, alert: OpenAlert) -> None:
+        """Let the receivers that are to be told be told, side by side."""
+        telling = Telling(alert, self.clock.monotonic_us() + alerts.TELL_US)
         now_us = self._jobs.now_us()
-        if failed and alert.attempts + 1 < alerts.MAX_ATTEMPTS:
-            self._store.alert_failed(alert, told_to, now_us + alerts.backoff_us(alert.attempts + 1))
-        else:
-            self._store.alert_told(alert, now_us)
+        for sender in self._ways(alert):
+            telling.receipts[sender.name] = alert.receipt(sender.name)
+            if telling.receipts[sender.name].is_due(alert.count, now_us):
+                telling.due.append(sender)
+        for sender in telling.due:
+            self._lines.add(sender.name, partial(self._send, telling, sender))
+        self._tellings.append(telling)
 
-    def _sent(self, alert: OpenAlert, sender: AlertSender) -> bool:
-        try:
-            sender.send(alert)
-        except Exception as error:
-            # A library's text may repeat an address or a URL with a secret; our own does not.
-            why = error if isinstance(error, ChronoError) else type(error).__name__
-            logger.warning("alert %s (%s) could not be sent by %s: %s; attempt %s of %s", alert.id, alert.kind,
-                           sender.name, why, alert.attempts + 1, alerts.MAX_ATTEMPTS)
-            return False
-        return True
+    def _send(self, telling: Telling, sender: AlertSender) -> None:
+        if self.clock.monotonic_us() < telling.until_us:         # else it counts as failed already
+            telling.sent[sender.name] = _sent(telling.alert.to(sender.name), sender)
+
+    def _note(self) -> None:
+        """Write down what became of those whose receivers have all answered, or whose time is over."""
+        for telling in list(self._tellings):
+            late = self.clock.monotonic_us() >= telling.until_us
+            if not late and len(telling.sent) < len(telling.due):
+                continue
+            alert, now_us = telling.alert, self._jobs.now_us()
+            for sender in telling.due:
+                if sender.name not in telling.sent:
+                    logger.warning("alert %s (%s): no answer of %s", alert.id, alert.kind, sender.name)
+                telling.receipts[sender.name] = alert.receipt(sender.name).after(
+                    alert.count, now_us, self._every_us, sent=telling.sent.get(sender.name, False))
+            self._store.alert_told(alert, telling.receipts, now_us)
+            self._tellings.remove(telling)
+
+
+def _sent(alert: OpenAlert, sender: AlertSender) -> bool:
+    try:
+        sender.send(alert)
+    except Exception as error:
+        # A library's text may repeat an address or a URL with a secret; our own does not.
+        why = error if isinstance(error, ChronoError) else type(error).__name__
+        logger.warning("alert %s (%s) could not be sent by %s: %s; attempt %s of %s", alert.id, alert.kind,
+                       sender.name, why, alert.attempts + 1, alerts.MAX_ATTEMPTS)
+        return False
+    return True

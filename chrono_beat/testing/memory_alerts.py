@@ -3,12 +3,12 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chrono_beat.core import alerts
-from chrono_beat.core.alerts import Finding, OpenAlert, Over
+from chrono_beat.core.alerts import Finding, OpenAlert, Outlook, Over, Receipt
 from chrono_beat.core.ids import from_us
 
 
@@ -21,10 +21,8 @@ class MemoryAlert:
     first_us: int
     last_us: int
     count: int
-    told_us: int | None = None
-    told_count: int = 0
-    told_to: frozenset[str] = frozenset()
-    attempts: int = 0
+    receipts: Mapping[str, Receipt] = field(default_factory=dict)
+    outlook: Outlook = Outlook(0, 0, None, 0)
     claimed_until_us: int = 0
     closed_us: int | None = None
 
@@ -32,6 +30,12 @@ class MemoryAlert:
     def key(self) -> Over:
         """What agrees in it is one alert."""
         return Over(self.found.kind, self.found.tenant, self.found.subject)
+
+    def is_due(self, now_us: int) -> bool:
+        """Say whether somebody is to be told."""
+        ahead = self.outlook
+        new = self.count > ahead.told_count and ahead.again_us <= now_us
+        return new or (ahead.retry_us is not None and ahead.retry_us <= now_us)
 
 
 @dataclass
@@ -99,33 +103,26 @@ class MemoryAlertStore:
         with self._lock:
             self._close([row for row in self.rows if row.closed_us is None and row.last_us < before_us], now_us)
 
-    def claim_alert(self, now_us: int, every_us: int, claim_us: int) -> OpenAlert | None:
+    def claim_alert(self, now_us: int, claim_us: int) -> OpenAlert | None:
         """See AlertStore."""
         with self._lock:
             due = [
                 row for row in self.rows
-                if row.closed_us is None and row.count > row.told_count and row.claimed_until_us <= now_us
-                and (row.told_us is None or row.told_us <= now_us - every_us)
+                if row.closed_us is None and row.claimed_until_us <= now_us and row.is_due(now_us)
                 and not any(mute.covers(row.key, now_us) for mute in self.mutes)
             ]
             if not due:
                 return None
-            row = min(due, key=lambda each: (each.attempts, each.last_us, each.id))
+            row = min(due, key=lambda each: (each.outlook.attempts, each.last_us, each.id))
             row.claimed_until_us = now_us + claim_us
             return OpenAlert(
-                row.id, *row.key, row.count, row.found.detail, from_us(row.first_us), from_us(row.last_us), row.told_to,
-                row.attempts, row.claimed_until_us, row.told_count)
+                row.id, *row.key, row.count, row.found.detail, from_us(row.first_us), from_us(row.last_us),
+                row.claimed_until_us, row.receipts)
 
-    def alert_told(self, alert: OpenAlert, now_us: int) -> None:
+    def alert_told(self, alert: OpenAlert, receipts: Mapping[str, Receipt], now_us: int) -> None:
         """See AlertStore."""
         if row := self._claimed(alert):
-            row.told_us, row.told_count = now_us, alert.count
-            row.told_to, row.attempts, row.claimed_until_us = frozenset(), 0, 0
-
-    def alert_failed(self, alert: OpenAlert, told_to: Iterable[str], again_us: int) -> None:
-        """See AlertStore."""
-        if row := self._claimed(alert):
-            row.told_to, row.attempts, row.claimed_until_us = frozenset(told_to), alert.attempts + 1, again_us
+            row.receipts, row.outlook, row.claimed_until_us = receipts, alerts.outlook(receipts.values(), alert.count), 0
 
     def _claimed(self, alert: OpenAlert) -> MemoryAlert | None:
         """Return the row, if the claim is still the one that was made."""

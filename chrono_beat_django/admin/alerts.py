@@ -9,10 +9,14 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import mark_safe
 
-from chrono_beat.core.alerts import KINDS
+from chrono_beat.core.alerts import KINDS, Receipt
 from chrono_beat.core.errors import NotFound
+from chrono_beat.core.ids import from_us
 from chrono_beat_django import alerts
+from chrono_beat_django.admin.instants import in_utc
 from chrono_beat_django.admin.pages import DefaultFilter, Page, ReadOnlyPage, TenantFilter, instant_column
 from chrono_beat_django.models import Alert, AlertMute
 
@@ -31,6 +35,12 @@ class OpenFilter(DefaultFilter):
         return queryset.filter(closed_at__isnull=True) if self.chosen() == "open" else queryset
 
 
+def _progress(receipt: Receipt) -> str:
+    if receipt.attempts:
+        return f"{receipt.attempts} attempts failed, tried again at {in_utc(from_us(receipt.again_us))}"
+    return f"told with the count {receipt.count}" if receipt.count else "not told yet"
+
+
 @admin.register(Alert)
 class AlertPage(ReadOnlyPage):
     """What somebody should know, the last noticed first."""
@@ -41,12 +51,18 @@ class AlertPage(ReadOnlyPage):
     list_filter = (OpenFilter, TenantFilter)
     search_fields = ("subject__startswith",)
     search_help_text = "Beginning of what it is about: a job, a pool, a lane …"
-    fields = ("kind", "tenant", "subject", "text", "detail", "count", "first", "last", "told", "told_to", "over", "state")
-    long_columns = ("text", "detail")
+    fields = ("kind", "tenant", "subject", "text", "detail", "count", "first", "last", "told", "receivers", "over", "state")
+    long_columns = ("detail", "told_to")
     first = instant_column("first_at", "first noticed")
     last = instant_column("last_at", "last noticed")
     told = instant_column("told_at", "last told")
     over = instant_column("closed_at", "over")
+
+    @admin.display(description="receivers")
+    def receivers(self, alert: Alert) -> str:
+        """Return how far each of them is."""
+        lines = ((name, _progress(receipt)) for name, receipt in alert.receipts.items())
+        return format_html_join(mark_safe("<br>"), "{}: {}", lines) or "not told yet"
 
     @admin.display(description="state")
     def state(self, alert: Alert) -> str:

@@ -1,10 +1,13 @@
 """What is seen of tenants over time, and what somebody is to be told of."""
 from __future__ import annotations
 
+import json
+
 from django.db import models
 from django.db.models.functions import Now
 from django.utils.timezone import now
 
+from chrono_beat.core.alerts import Receipt
 from chrono_beat_django.models.columns import both, choices, instant
 
 SPANS = ("minute", "hour", "day")
@@ -63,9 +66,11 @@ class Alert(models.Model):
     told_at = instant(help_text="When it was last sent.")
     told_count = models.PositiveIntegerField(editable=False, help_text="The count that was sent.", **both(0))
     told_to = models.TextField(
-        blank=True, editable=False, help_text="Ways by which the present message has gone already.", **both(""))
-    attempts = models.PositiveIntegerField(editable=False, help_text="Attempts at the present message.", **both(0))
-    claimed_until = instant(editable=False, help_text="Until then somebody sends it, or it waits after a failure.")
+        blank=True, editable=False, help_text="JSON: how far each receiver is, and when it is told again.", **both(""))
+    again_at = instant(editable=False, help_text="When what is new is sent at the earliest.")
+    retry_at = instant(editable=False, help_text="When the next receiver that failed is tried again.")
+    attempts = models.PositiveIntegerField(editable=False, help_text="Most attempts at one receiver that failed.", **both(0))
+    claimed_until = instant(editable=False, help_text="Until then a process sends it.")
     closed_at = instant(help_text="When it was over, or somebody said so.")
 
     class Meta:
@@ -78,6 +83,11 @@ class Alert(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.tenant}/{self.subject}"
+
+    @property
+    def receipts(self) -> dict[str, Receipt]:
+        """How far its receivers are, by the names of their senders."""
+        return {name: Receipt(**receipt) for name, receipt in json.loads(self.told_to or "{}").items()}
 
 
 class AlertMute(models.Model):

@@ -2,16 +2,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from chrono_beat.core import alerts
-from chrono_beat.core.alerts import Finding, OpenAlert, Over
+from chrono_beat.core.alerts import Finding, OpenAlert, Over, Receipt
 from chrono_beat.core.ids import from_us, to_us
 from chrono_beat_django.models import Alert, AlertMute
 from chrono_beat_django.store.session import Session
@@ -82,21 +82,20 @@ class DjangoAlertStore:
         return [alert for alert in rows[:1_000]
                 if self._rows.filter(id=alert.id, closed_at__isnull=True).update(closed_at=now)]
 
-    def claim_alert(self, now_us: int, every_us: int, claim_us: int) -> OpenAlert | None:
-        """Take an alert that is to be told."""
+    def claim_alert(self, now_us: int, claim_us: int) -> OpenAlert | None:
+        """Take an alert that somebody is to be told of."""
         now, until = from_us(now_us), from_us(now_us + claim_us)
         free = Q(claimed_until__isnull=True) | Q(claimed_until__lte=now)
         muted = AlertMute.objects.using(self._alias).filter(
             Q(until__isnull=True) | Q(until__gt=now),
             Q(kind="") | Q(kind=OuterRef("kind")), Q(tenant="") | Q(tenant=OuterRef("tenant")),
             Q(subject="") | Q(subject=OuterRef("subject")))
-        due = self._rows.filter(
-            free, Q(told_at__isnull=True) | Q(told_at__lte=now - timedelta(microseconds=every_us)), ~Exists(muted),
-            closed_at__isnull=True, count__gt=F("told_count"))
+        new = Q(count__gt=F("told_count")) & (Q(again_at__isnull=True) | Q(again_at__lte=now))
+        due = self._rows.filter(free, new | Q(retry_at__lte=now), ~Exists(muted), closed_at__isnull=True)
 
         def claim(_: object) -> Alert | None:
             for alert in due.order_by("attempts", "last_at", "id")[:20]:
-                mine = self._rows.filter(free, id=alert.id, told_count=alert.told_count, closed_at__isnull=True)
+                mine = self._rows.filter(free, id=alert.id, told_to=alert.told_to, closed_at__isnull=True)
                 if mine.update(claimed_until=until):
                     found: Alert = alert
                     return found
@@ -107,17 +106,17 @@ class DjangoAlertStore:
             return None
         return OpenAlert(
             row.id, row.kind, row.tenant, row.subject, row.count, json.loads(row.detail or "{}"), row.first_at, row.last_at,
-            frozenset(row.told_to.split()), row.attempts, to_us(until), row.told_count)
+            to_us(until), row.receipts)
 
-    def alert_told(self, alert: OpenAlert, now_us: int) -> None:
-        """Note that it was told with its count."""
-        self._release(alert, told_at=from_us(now_us), told_count=alert.count, told_to="", attempts=0, claimed_until=None)
-
-    def alert_failed(self, alert: OpenAlert, told_to: Iterable[str], again_us: int) -> None:
-        """Note who has been told, and when the others are tried again."""
-        self._release(alert, told_to=" ".join(sorted(told_to)), attempts=alert.attempts + 1, claimed_until=from_us(again_us))
-
-    def _release(self, alert: OpenAlert, **values: Any) -> None:
+    def alert_told(self, alert: OpenAlert, receipts: Mapping[str, Receipt], now_us: int) -> None:
+        """Note how far its receivers are now."""
+        ahead = alerts.outlook(receipts.values(), alert.count)
+        values: dict[str, Any] = {
+            "told_to": json.dumps({name: asdict(receipt) for name, receipt in sorted(receipts.items())}),
+            "told_count": ahead.told_count, "again_at": from_us(ahead.again_us), "attempts": ahead.attempts,
+            "retry_at": None if ahead.retry_us is None else from_us(ahead.retry_us), "claimed_until": None}
+        if any(receipt.count > alert.receipt(name).count for name, receipt in receipts.items()):
+            values["told_at"] = from_us(now_us)
         # Only the claim that was made: one that took too long has a follower by now, and that one's word counts.
         mine = self._rows.filter(id=alert.id, claimed_until=from_us(alert.claim))
         self._session.statement(lambda _: mine.update(**values))

@@ -67,7 +67,13 @@ def dead(tenant="acme", reason="error", count=1, **detail):
 
 
 def claim(desk, now_us=START):
-    return desk.store.claim_alert(now_us, EVERY, CLAIM)
+    return desk.store.claim_alert(now_us, CLAIM)
+
+
+def told(desk, alert, now_us, **sent):
+    """Note what became of attempts at receivers, by name: whether they went well. Those not named stay as they are."""
+    after = {name: alert.receipt(name).after(alert.count, now_us, EVERY, sent=well) for name, well in sent.items()}
+    desk.store.alert_told(alert, {**alert.receipts, **after}, now_us)
 
 
 def test_what_agrees_is_one_alert_with_the_last_words_until_it_is_over(desk):
@@ -78,9 +84,9 @@ def test_what_agrees_is_one_alert_with_the_last_words_until_it_is_over(desk):
 
     assert desk.open() == {("dead_letter", "acme", "error"): 7, ("dead_letter", "acme", "timeout"): 1,
                            ("dead_letter", "other", "error"): 1}
-    told = next(alert for alert in iter(lambda: claim(desk, START + SECOND), None) if alert.count == 7)
-    assert (told.first_at, told.last_at) == (from_us(START), from_us(START + SECOND))
-    assert told.detail == {"reason": "error", "last": "words"}
+    claimed = next(alert for alert in iter(lambda: claim(desk, START + SECOND), None) if alert.count == 7)
+    assert (claimed.first_at, claimed.last_at) == (from_us(START), from_us(START + SECOND))
+    assert claimed.detail == {"reason": "error", "last": "words"}
 
     store.note_alerts([Over("dead_letter", "acme", "error"), Over("missed", "acme", "")], START + 2 * SECOND)
     store.note_alerts([dead()], START + 3 * SECOND)
@@ -111,7 +117,7 @@ def test_a_claimed_alert_is_nobody_elses_until_the_claim_runs_out(desk):
 
     second = claim(desk, START + CLAIM)
 
-    assert (second.id, second.count, second.attempts) == (first.id, 1, 0)
+    assert (second.id, second.count, second.receipts) == (first.id, 1, {})
 
 
 def test_the_word_of_a_claim_that_ran_out_changes_nothing(desk):
@@ -119,20 +125,19 @@ def test_the_word_of_a_claim_that_ran_out_changes_nothing(desk):
     late = claim(desk)
     follower = claim(desk, START + CLAIM)
 
-    desk.store.alert_told(late, START + CLAIM + SECOND)
-    desk.store.alert_failed(late, ["mail"], START + CLAIM + SECOND)
-    assert claim(desk, START + CLAIM + SECOND) is None
-    desk.store.alert_told(follower, START + CLAIM + 2 * SECOND)
+    told(desk, late, START + CLAIM + SECOND, mail=False)
+    assert claim(desk, START + 2 * CLAIM - 1) is None
+    told(desk, follower, START + CLAIM + 2 * SECOND, mail=True)
 
     desk.store.note_alerts([dead()], START + CLAIM + 2 * SECOND)
     assert claim(desk, START + CLAIM + EVERY) is None
     again = claim(desk, START + CLAIM + EVERY + 2 * SECOND)
-    assert (again.count, again.told_to, again.attempts) == (2, frozenset(), 0)
+    assert (again.count, again.receipt("mail").count, again.receipt("mail").attempts) == (2, 1, 0)
 
 
 def test_what_was_told_is_told_again_after_the_quiet_time_if_it_was_noticed_again(desk):
     desk.store.note_alerts([dead()], START)
-    desk.store.alert_told(claim(desk), START)
+    told(desk, claim(desk), START, mail=True)
     assert claim(desk, START + EVERY) is None
 
     desk.store.note_alerts([dead()], START + SECOND)
@@ -146,27 +151,46 @@ def test_what_was_noticed_between_claim_and_word_is_told_later(desk):
     claimed = claim(desk)
     desk.store.note_alerts([dead()], START + SECOND)
 
-    desk.store.alert_told(claimed, START + SECOND)
+    told(desk, claimed, START + SECOND, mail=True)
 
     assert claim(desk, START + 2 * EVERY).count == 2
 
 
 def test_a_failed_message_waits_and_says_who_has_it_already(desk):
     desk.store.note_alerts([dead()], START)
-    desk.store.alert_failed(claim(desk), {"mail", "signal"}, START + 10 * SECOND)
+    told(desk, claim(desk), START, mail=True, hook=False)
     assert claim(desk, START + 10 * SECOND - 1) is None
 
     again = claim(desk, START + 10 * SECOND)
 
-    assert (again.told_to, again.attempts) == ({"mail", "signal"}, 1)
+    assert (again.to("mail").told_count, again.to("hook").told_count, again.to("hook").attempts) == (1, 0, 1)
+
+
+def test_a_receiver_that_fails_delays_no_reminder_to_another(desk):
+    desk.store.note_alerts([dead()], START)
+    alert, now = claim(desk), START
+    told(desk, alert, now, mail=True, hook=False)
+    for attempts in range(1, 7):                            # 10, 20, 40, 80, 160 and 320 s later
+        now += alerts.backoff_us(attempts)
+        desk.store.note_alerts([dead()], now)
+        told(desk, claim(desk, now), now, hook=False)
+    assert now < START + EVERY < now + alerts.backoff_us(7)
+
+    assert claim(desk, START + EVERY - 1) is None
+    reminder = claim(desk, START + EVERY)
+    due = [name for name in ("mail", "hook") if reminder.receipt(name).is_due(reminder.count, START + EVERY)]
+    assert due == ["mail"]
+    told(desk, reminder, START + EVERY, mail=True)
+    assert claim(desk, now + alerts.backoff_us(7) - 1) is None
+    assert claim(desk, now + alerts.backoff_us(7)) is not None
 
 
 def test_what_failed_stands_behind_what_was_not_tried_yet(desk):
     desk.store.note_alerts([dead("first")], START)
-    desk.store.alert_failed(claim(desk), [], START + SECOND)
+    told(desk, claim(desk), START, mail=False)
     desk.store.note_alerts([dead("second")], START + SECOND)
 
-    assert [claim(desk, START + SECOND).tenant for _ in range(2)] == ["second", "first"]
+    assert [claim(desk, START + 10 * SECOND).tenant for _ in range(2)] == ["second", "first"]
 
 
 @pytest.mark.parametrize("which", [

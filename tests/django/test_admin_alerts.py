@@ -1,7 +1,11 @@
 """The admin's pages of alerts and mutes."""
+import json
+from dataclasses import asdict
+
 import pytest
 from django.contrib.auth.models import Permission, User
 
+from chrono_beat.core.alerts import Receipt
 from chrono_beat.core.config import Config
 from chrono_beat_django import alerts, wiring
 from chrono_beat_django.models import Alert, AlertMute, Tenant
@@ -37,6 +41,25 @@ def test_open_ones_are_listed_and_all_where_asked(ada):
     assert "Executions failed" in shown and "2 partitions" not in shown
     assert "2 partitions" in ada.get(f"{ALERTS}?state=all").content.decode()
     assert ada.get(f"{ALERTS}{Alert.objects.first().id}/change/").status_code == 200
+
+
+def test_a_list_of_many_costs_as_many_statements_as_a_list_of_few(ada, django_assert_max_num_queries):
+    for number in range(50):
+        alert(subject=f"job {number}", text=f"Number {number} failed")
+
+    with django_assert_max_num_queries(20):
+        assert "Number 49 failed" in ada.get(ALERTS).content.decode()
+
+
+def test_a_page_says_how_far_each_receiver_is(ada):
+    receipts = {"signal": Receipt(3, 0, 1), "tenant_mail:0a1b": Receipt(1, 2, 1_800_000_000_000_000), "new": Receipt()}
+    row = alert(told_to=json.dumps({name: asdict(receipt) for name, receipt in receipts.items()}))
+
+    shown = ada.get(f"{ALERTS}{row.id}/change/").content.decode()
+
+    assert "signal: told with the count 3<br>" in shown
+    assert "tenant_mail:0a1b: 2 attempts failed, tried again at 2027-01-15 08:00:00 UTC<br>new: not told yet" in shown
+    assert "not told yet" in ada.get(f"{ALERTS}{alert(subject='other').id}/change/").content.decode()
 
 
 def test_they_are_closed_and_muted_by_whom(ada):

@@ -1,5 +1,6 @@
 """Alerts: noted once, told once, to whom they concern, whatever fails meanwhile."""
 import json
+import threading
 from collections import Counter
 from datetime import timedelta
 from types import SimpleNamespace
@@ -13,9 +14,11 @@ from chrono_beat.core.alerts import Finding, Over
 from chrono_beat.core.callback import encode_secret
 from chrono_beat.core.config import Config
 from chrono_beat.core.errors import InvalidInput, NotFound, StoreUnavailable
+from chrono_beat.services import alerts as alert_service
 from chrono_beat.services.alerts import Alerts, Inbox
 from chrono_beat.targets import http
 from chrono_beat.testing.clock import ManualClock
+from chrono_beat.testing.patience import eventually
 from chrono_beat_django import alert_senders, alerts, doctor, wiring
 from chrono_beat_django.models import Alert, AlertMute, Tenant
 from chrono_beat_django.signals import alert_closed, alert_raised
@@ -110,7 +113,7 @@ def test_of_several_processes_one_tells(way):
 def test_whoever_dies_between_claim_and_sending_is_followed_by_another(way):
     deployment = Deployment(way)
     deployment.store.note_alerts([dead()], START)
-    assert deployment.store.claim_alert(START, 900 * SECOND, rules.CLAIM_US)
+    assert deployment.store.claim_alert(START, rules.CLAIM_US)
     deployment.step(MINUTE)
     assert not way.told
 
@@ -313,18 +316,84 @@ def test_all_attempts_at_one_telling_have_one_message_id_and_no_other_telling_ha
     assert len({message.extra_headers["Message-ID"] for message in mail.outbox}) == len(mail.outbox) == 2
 
 
-def test_receivers_that_hang_for_long_leave_the_rest_to_the_next_attempt(way):
-    """So that the claim does not run out meanwhile, and nobody else sends the same."""
-    slow = Way("slow")
-    deployment = Deployment(slow, way)
-    slow.send = lambda alert: deployment.clock.advance(us=rules.TELL_US)
+class Hanging(Way):
+    """Answers when it is let go."""
+
+    def __init__(self):
+        super().__init__("hangs")
+        self.let_go, self.asked = threading.Event(), 0
+
+    def send(self, alert):
+        self.asked += 1
+        assert self.let_go.wait(30)
+        super().send(alert)
+
+
+@pytest.fixture
+def hanging(monkeypatch):
+    monkeypatch.setattr(alert_service, "WAIT_SECONDS", 0.01)
+    receiver = Hanging()
+    yield receiver
+    receiver.let_go.set()
+
+
+def all_told(deployment, way, count):
+    """Step on the spot until a way has told so many."""
+    eventually(lambda: deployment.step() or len(way.told) >= count, 10)
+    assert len(way.told) == count
+
+
+def test_a_receiver_that_hangs_delays_neither_this_nor_the_next_alert_of_another(hanging, way):
+    deployment = Deployment(hanging, way)
+    deployment.notice(dead(), dead(reason="timeout"))
+    all_told(deployment, way, 2)
+    deployment.notice(dead(reason="reap_cap"))
+    all_told(deployment, way, 3)
+    assert hanging.asked == 1 and not hanging.told           # one at a time
+
+    hanging.let_go.set()
+    all_told(deployment, hanging, 3)
+    eventually(lambda: deployment.step() or Alert.objects.filter(told_count=1).count() == 3, 10)
+    assert len(way.told) == 3
+
+
+def test_who_has_not_answered_for_a_minute_has_failed_before_the_claim_runs_out(hanging, way):
+    """So that nobody else sends the same; and others are reminded meanwhile."""
+    deployment = Deployment(hanging, way)
     deployment.notice(dead())
+    all_told(deployment, way, 1)
 
-    deployment.step()
-    assert not way.told
-    deployment.step(MINUTE)
+    deployment.step(rules.TELL_US)
+    assert Alert.objects.get().attempts == 1
+    deployment.notice(dead())
+    deployment.step(15 * MINUTE)
+    all_told(deployment, way, 2)
 
-    assert len(way.told) == 1
+    assert rules.TELL_US < rules.CLAIM_US and hanging.asked == 1
+
+
+def test_a_receiver_that_fails_delays_no_reminder_to_another_and_keeps_its_id(way):
+    broken, ids = Way("broken"), []
+    deployment = Deployment(broken, way)
+
+    def send(alert):
+        ids.append(rules.message_id(alert))
+        raise OSError
+
+    broken.send = send
+    for _ in range(31):
+        deployment.notice(dead())
+        deployment.step(MINUTE)
+
+    assert [alert.count for alert in way.told] == [1, 16, 31]
+    assert 1 < len(ids) < rules.MAX_ATTEMPTS and len(set(ids)) == 1
+    del broken.send
+    for _ in range(60):
+        deployment.step(MINUTE)
+
+    assert [(alert.count, rules.message_id(alert)) for alert in broken.told] == [(31, ids[0])]
+    assert len(way.told) == 3
+
 
 def test_operators_have_a_url_of_their_own_which_is_told_all(monkeypatch):
     """The tenant's is signed with the tenant's secrets and has nothing of others."""

@@ -90,7 +90,8 @@ class Scene(Site):
         return made
 
     def retry_now(self):
-        self.sql("UPDATE chrono_alert SET claimed_until = clock_timestamp() WHERE closed_at IS NULL")
+        self.sql("UPDATE chrono_alert SET claimed_until = NULL, retry_at = clock_timestamp(), "
+                 "told_to = regexp_replace(told_to, '\"again_us\": \\d+', '\"again_us\": 0', 'g') WHERE closed_at IS NULL")
 
     def told(self):
         """Return how often each receiver was told of each job; of a hook, how often its program was."""
@@ -137,7 +138,7 @@ def test_receivers_that_fail_are_tried_again_with_one_id_and_stop_nobody(scene):
     before = len(scene.tenant.ids())
     scene.miss("hard")
     eventually(lambda: {(TENANT, "hard"), ("operator", "hard")} <= set(scene.told()), 30)
-    eventually(lambda: scene.sql("SELECT id FROM chrono_alert WHERE attempts = 1 AND claimed_until > clock_timestamp()"), 30)
+    eventually(lambda: scene.sql("SELECT id FROM chrono_alert WHERE attempts = 1 AND retry_at > clock_timestamp()"), 30)
     scene.tenant.broken, scene.mailbox.refused = False, set()
     scene.retry_now()
 
