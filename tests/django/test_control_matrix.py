@@ -3,7 +3,6 @@
 After the call has returned, nothing of the old plan begins; what the new plan says does, and every row comes to its end.
 The occurrence stands at nine o'clock; the worker does nothing until the call has returned.
 """
-import json
 from datetime import timedelta
 
 import pytest
@@ -11,11 +10,10 @@ import pytest
 from chrono_beat.core import ids
 from chrono_beat.core.deliveries import Hold
 from chrono_beat.services.audit import Audit
-from chrono_beat.services.recorder import Recorder
 from chrono_beat_django import jobs, tenants, wiring
 from chrono_beat_django.models import Execution, Job, PendingVoid, Tenant
-from chrono_beat_django.store import DjangoJobStore, sqlite_sql
-from tests.services.world import LEASE_US, NINE, SECOND, World, us
+from tests.django.tableworld import TableWorld
+from tests.services.world import LEASE_US, NINE, SECOND, us
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,25 +23,6 @@ STAGES = {"in the index": -70, "claimed": -10, "in a wheel": -10, "in a stream":
 END_S = 64
 LONGER_S = 94
 """Seconds from nine o'clock at which it is over, and where a plan needs longer to show."""
-
-
-class TableWorld(World):
-    """The world of the services' tests, on Django's tables. A body notes the plan that its arguments name."""
-
-    def __init__(self, start, monkeypatch):
-        super().__init__(start, look_ahead_every=1)
-        self.store = DjangoJobStore()
-        self.recorder = Recorder(self.store, self.queue, self.flow, self.config, reader="r", chance=lambda: 0.5)
-        monkeypatch.setattr(sqlite_sql, "time", type("Time", (), {"time_ns": staticmethod(
-            lambda: self.flow.wall_us() * 1000)}))
-        self.working = False
-        self.begun = []                        # (seconds from nine o'clock of the occurrence, plan)
-
-    def begin(self, lane, delivery):
-        super().begin(lane, delivery)
-        _, kwargs, _ = json.loads(json.loads(delivery.payload)["body"])
-        at = ids.parse_execution_id(delivery.execution_id).scheduled_us
-        self.begun.append((round((at - us()) / SECOND), kwargs["plan"]))
 
 
 def every_minute():
