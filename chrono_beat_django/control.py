@@ -98,8 +98,8 @@ def settled(look: Callable[[], RunningList[Running] | None]) -> RunningList[Runn
 
 
 def is_awaited(execution: Execution) -> bool:
-    """Say whether it is a Celery message that has not begun, whose result somebody may wait for."""
-    return execution.state in NOT_BEGUN and eta.is_awaited(execution.celery_id, str(execution.job_id), execution.kind)
+    """Say whether it is a Celery message whose result somebody may wait for."""
+    return eta.is_awaited(execution.celery_id, str(execution.job_id), execution.kind)
 
 
 def cancel(
@@ -114,7 +114,7 @@ def cancel(
     Args:
         execution: an execution or its id.
         actor: who does it, for the audit.
-        never_began: called when Redis has ended a Celery message that waited here and never begins, so that its result and
+        never_began: called when Redis has ended a Celery message that waited here and no worker has, so that its result and
             its chord hear of it; None to tell them through the Celery app of this process.
 
     Returns:

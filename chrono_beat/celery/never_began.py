@@ -2,7 +2,8 @@
 
 Celery's own revoke is carried out by a worker that meets the message. One that waits in the database, or that was taken
 out of Redis or out of a worker's hands, nobody meets. Whoever ended it says so here, once: the call that cancelled it,
-the audit where that call could not reach Redis, or the worker that had drawn it.
+the audit where that call could not reach Redis, or the worker that had drawn it. So it is with one that a lost worker
+had begun and that waited to be handed out again, unless that worker has stored a result.
 
 **Known weakness.** An app is looked for by the task's name in this process. Where none has ChronoBeat, as in a Django process
 that does not import the project's Celery app, the result stays PENDING, with an error in the log.
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from celery import current_app
+from celery import current_app, states
 from celery.app.task import Context
 
 from chrono_beat.celery.context import HEADER
@@ -39,7 +40,7 @@ def tell_by(app: Any, row: Any) -> None:
 
     Args:
         app: the Celery app whose task it is.
-        row: with ``celery_id``, ``task`` and ``options``.
+        row: with ``celery_id``, ``task``, ``options`` and ``started_at``.
     """
     try:
         kept = json.loads(row.options)
@@ -47,7 +48,7 @@ def tell_by(app: Any, row: Any) -> None:
     except (ValueError, TypeError, KeyError):
         logger.exception("the result backend was not told that %s is revoked", row.celery_id)
     else:
-        _mark(app, headers, embed)
+        _mark(app, headers, embed, begun=row.started_at is not None)
 
 
 def tell_from_worker(app: Any, payload: bytes) -> None:
@@ -77,9 +78,12 @@ def app_of(task: str) -> Any:
     return max(apps(), key=lambda app: (task in app.tasks, app is current), default=None)
 
 
-def _mark(app: Any, headers: Mapping[str, Any], embed: Mapping[str, Any] | None) -> None:
-    """Do what a worker does when it meets a revoked task."""
+def _mark(app: Any, headers: Mapping[str, Any], embed: Mapping[str, Any] | None, *, begun: bool = False) -> None:
+    """Do what a worker does when it meets a revoked task; not where the body has begun and has a result: a chord counts each
+    word."""
     try:
+        if begun and _has_ended(app, headers["id"]):
+            return
         embed = embed or {}
         request = Context({**headers, "chord": embed.get("chord"), "errbacks": embed.get("errbacks"), "args": [],
                            "kwargs": {}})
@@ -88,3 +92,10 @@ def _mark(app: Any, headers: Mapping[str, Any], embed: Mapping[str, Any] | None)
     except Exception:
         # It is cancelled all the same; what waits for the result will not hear of it.
         logger.exception("the result backend was not told that %s is revoked", headers.get("id"))
+
+
+def _has_ended(app: Any, task_id: str) -> bool:
+    try:
+        return app.backend.get_state(task_id) in states.READY_STATES
+    except NotImplementedError:                              # an app without a result backend
+        return False

@@ -14,7 +14,7 @@ from chrono_beat_django import dead_letters, executions, jobs, tenants, wiring
 from chrono_beat_django.models import Deployment, Execution, Tenant
 from tests.django.adminkit import superuser
 from tests.django.test_api import Caller
-from tests.django.test_control import CONFIG, NOON, SECOND, desk  # noqa: F401
+from tests.django.test_control import CONFIG, LEASE, NOON, SECOND, desk  # noqa: F401
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -125,6 +125,27 @@ def test_what_a_worker_has_drawn_is_left_to_that_worker(shop, desk):  # noqa: F8
     jobs.cancel(row)
 
     assert result.status == "PENDING"
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_one_that_a_lost_worker_had_begun_is_told_unless_that_worker_has_told_it(shop, desk, stored):  # noqa: F811
+    """Nobody will run it any more; a chord must hear of it, and not twice."""
+    result, (lost, other) = shop.pair()
+    jobs.cancel(other)
+    publish_due(desk)
+    [delivery] = desk.draw()
+    desk.queue.accept(0, "w1", [Hold(lost.id, delivery.token)])
+    Execution.objects.filter(id=lost.id).update(state="running", started_at=NOON)
+    if stored:
+        shop.app.backend.mark_as_done(lost.celery_id, 42)
+    desk.clock.advance(us=LEASE + 1)
+    [reaped] = desk.queue.reap(0, 5, 10)
+    assert reaped.execution_id == lost.id and not reaped.capped
+
+    jobs.cancel(lost.id)
+
+    assert shop.app.AsyncResult(lost.celery_id).status == ("SUCCESS" if stored else "REVOKED")
+    assert result.status == ("PENDING" if stored else "FAILURE"), "what the chord has heard"
 
 
 def test_a_replay_has_a_result_of_its_own_so_the_first_ones_stays(shop):
