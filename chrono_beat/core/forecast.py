@@ -53,7 +53,7 @@ class Peak(NamedTuple):
         at: its beginning, UTC.
         executions: how many are due in it.
         spread_seconds: the spread that is proposed; None where it is not crowded.
-        spread_to: executions a minute with that spread, for what is due in this minute.
+        spread_to: executions in the fullest minute of where its own then go, all jobs being spread so.
     """
 
     at: datetime
@@ -215,12 +215,22 @@ def peaks(executions: Sequence[float], start: datetime, count: int = 5, crowded:
     """
     first = start.replace(second=0, microsecond=0)
     order = sorted((index for index, number in enumerate(executions) if number), key=lambda index: -executions[index])
-    found = []
-    for index in order[:count]:
-        number = executions[index]
-        spread = proposed_spread(number, crowded)
-        found.append(Peak(first + index * _MINUTE, number, spread, None if spread is None else number / (spread / 60)))
-    return found
+    return [Peak(first + index * _MINUTE, executions[index], *_relief(executions, index, crowded)) for index in order[:count]]
+
+
+def _relief(executions: Sequence[float], index: int, crowded: float) -> tuple[int | None, float | None]:
+    """Return the shortest spread that leaves a minute's executions uncrowded, else the longest, and what it leaves.
+
+    Spread over n minutes, a minute has the mean of the n up to itself: what goes to the neighbours meets what they have.
+    """
+    if executions[index] <= crowded:
+        return None, None
+    for spread in SPREADS:
+        length = spread // 60
+        left = max(sum(executions[max(0, last - length + 1):last + 1]) for last in range(index, index + length)) / length
+        if left <= crowded:
+            break
+    return spread, left
 
 
 def proposed_spread(executions: float, crowded: float = CROWDED) -> int | None:

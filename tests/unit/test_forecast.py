@@ -42,6 +42,17 @@ def test_a_crowded_minute_gets_the_shortest_spread_that_helps():
 
     assert (peak.at, peak.executions, peak.spread_seconds) == (NOON + timedelta(hours=1), 4_000, 900)
     assert peak.spread_to == pytest.approx(4_000 / 15)
+
+
+@pytest.mark.parametrize(("minutes", "spread", "left"), [
+    ([0] * 59 + [4_000], 900, 4_000 / 15),
+    ([400] * 30 + [2_500] + [400] * 29, 1_800, 400 + 2_100 / 30),
+    ([1_600] * 30 + [1_900] + [1_600] * 29, 3_600, 1_600 + 300 / 60),
+])
+def test_a_spread_moves_executions_to_minutes_that_are_not_empty(minutes, spread, left):
+    peak = peaks(minutes, NOON)[0]
+
+    assert (peak.spread_seconds, peak.spread_to) == (spread, pytest.approx(left))
     assert proposed_spread(500) is None
 
 
