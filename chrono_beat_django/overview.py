@@ -158,7 +158,7 @@ def _read(by: str, limit: int, minutes: int) -> Overview:
         dispatchers=[DispatcherRow(name=found.member, partitions=owned[found.member], leaving=found.leaving)
                      for found in panels.dispatchers(at)],
         partitions=len(leases), without_owner=[lease.number for lease in leases if not lease.held],
-        pools=_pools(queue), waiting=queue.waiting, dead_letters=letters.number, more_dead_letters=letters.more,
+        pools=pools(queue), waiting=queue.waiting, dead_letters=letters.number, more_dead_letters=letters.more,
         open_alerts=len(panels.alerts()),
     )
 
@@ -201,7 +201,8 @@ def _running(slug: str, queue: panels.Queue) -> int | None:
         return None
 
 
-def _pools(queue: panels.Queue) -> list[PoolRow]:
+def pools(queue: panels.Queue) -> list[PoolRow]:
+    """Return every pool that is known, by name; a worker that draws several is counted in each."""
     return [
         PoolRow(pool=pool, workers=len(drawn), slots=sum(worker.concurrency for worker in drawn), waiting=waiting)
         for pool, waiting in sorted(queue.by_pool.items())

@@ -96,8 +96,8 @@ def chart(
     return Chart(
         key, title, f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC. {highest}.",
         tuple(name for name, _ in values), lines,
-        tuple(Mark(round(_x(part / TICKS), 1), _clock(start + (end - start) * part / TICKS, end - start))
-              for part in range(TICKS + 1)),
+        tuple(Mark(round(_x(part / TICKS), 1), _clock(start + (end - start) * part / TICKS, end - start)
+                   + (" UTC" if part == TICKS else "")) for part in range(TICKS + 1)),
         tuple(Mark(round(_y(top * part / TICKS, top), 1), written(top * part / TICKS) + suffix) for part in range(TICKS + 1)),
         rows)
 
@@ -126,7 +126,7 @@ def ceiling(value: float) -> float:
 def written(value: float) -> str:
     """Write a number with three digits that count, as a reader of an axis wants it."""
     if value >= 100 or value == int(value):
-        return f"{value:,.0f}".replace(",", "\u202f")
+        return f"{value:,.0f}"
     return f"{value:.3g}" if value >= 0.001 else "0"
 
 

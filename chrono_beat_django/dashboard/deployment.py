@@ -32,7 +32,7 @@ FIGURES = {
     "chrono_partitions_unowned": ("Partitions that nobody fires now.", ""),
     "chrono_dispatchers": ("Processes that fire.", ""),
     "chrono_workers": ("Workers that draw.", ""),
-    "chrono_worker_slots": ("Executions that these can run at once.", ""),
+    "chrono_worker_slots": ("Tasks that these can run at once.", ""),
     "chrono_reachable": ("Whether a server answers this process, 1 or 0.", "of"),
 }
 """Name to what it means and its label, "" for none."""

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 
 import django.db
 from django.http import HttpRequest, JsonResponse
@@ -12,11 +11,9 @@ from django.views.decorators.http import require_safe
 from chrono_beat.core import ids
 from chrono_beat.core.errors import ChronoError
 from chrono_beat_django import wiring
-from chrono_beat_django.models import Dispatcher, Job, Tenant
+from chrono_beat_django.dashboard import panels
+from chrono_beat_django.models import Dispatcher
 from chrono_beat_django.store import definitions as store
-
-LATE_SECONDS = 60
-"""A job that is due so long and not taken up means that the deployment is late."""
 
 
 @never_cache
@@ -52,9 +49,5 @@ def _dispatcher() -> str:
 
 
 def _lateness() -> str:
-    due = ids.from_us(wiring.now_us()) - timedelta(seconds=LATE_SECONDS)
-    asleep = Tenant.objects.using(store.alias()).filter(paused=True).values("slug")
-    # By partition, since the due index begins with it.
-    late = Job.objects.using(store.alias()).filter(
-        partition__in=range(wiring.config().partitions), next_run_at__lt=due, paused=False).exclude(tenant__in=asleep)
-    return f"a job is due for more than {LATE_SECONDS} s" if late.order_by().exists() else "ok"
+    late = panels.overdue(panels.now()).order_by().exists()
+    return f"a job is due for more than {panels.OVERDUE_SECONDS} s" if late else "ok"

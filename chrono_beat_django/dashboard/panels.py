@@ -17,8 +17,9 @@ from django.core.cache import cache
 from chrono_beat.core import ids, lifecycle
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.records import WorkerReport
+from chrono_beat.core.targets import relay_pool
 from chrono_beat_django import figures, forecasting, wiring
-from chrono_beat_django.models import Alert, Dispatcher, Execution, Partition, Tenant
+from chrono_beat_django.models import Alert, Dispatcher, Execution, Job, Partition, Tenant
 from chrono_beat_django.store import definitions as store
 from chrono_beat_django.tenant_usage import known_pools
 
@@ -27,6 +28,8 @@ MOST_COUNTED = 10_000
 MOST_ALERTS = 20
 MOST_WORKERS = 100
 MOST_PARTITIONS = 1_024
+OVERDUE_SECONDS = 60
+"""A job that is due so long and not taken up means that the deployment is late."""
 FRESH_SECONDS = 60
 FORECAST_FRESH_SECONDS = 300
 QUEUE_FRESH_SECONDS = 10
@@ -39,7 +42,7 @@ class Counted(NamedTuple):
     more: bool
 
     def __str__(self) -> str:
-        return f"{self.number}+" if self.more else str(self.number)
+        return f"{self.number:,}+" if self.more else f"{self.number:,}"
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Queue:
         backlog: entries waiting by tenant.
         by_pool: entries waiting by pool.
         capped: tenants that nothing but their cap holds back now, at most MOST_TENANTS of a pool.
-        slots: of all live workers together.
+        slots: tasks that all live workers together can run at once; what a relay sends takes none.
         skew_seconds: by how much its clock is ahead of this host's.
     """
 
@@ -142,16 +145,26 @@ def named(text: str, after: str) -> tuple[list[str], str]:
 def running(tenant: str | None = None) -> Counted:
     """Count executions that run as far as is recorded; the index of open rows has them."""
     rows = Execution.objects.using(store.alias()).filter(state=lifecycle.RUNNING)
-    return _counted(rows if tenant is None else rows.filter(tenant=tenant))
+    return counted(rows if tenant is None else rows.filter(tenant=tenant))
 
 
 def letters(tenant: str | None = None) -> Counted:
     """Count dead letters that nobody has handled; the index of letters has them."""
     rows = Execution.objects.using(store.alias()).dead_letters()
-    return _counted(rows if tenant is None else rows.filter(tenant=tenant))
+    return counted(rows if tenant is None else rows.filter(tenant=tenant))
 
 
-def _counted(rows: Any) -> Counted:
+def overdue(at: datetime) -> Any:
+    """Return the jobs that have been due for more than `OVERDUE_SECONDS` and that nobody has taken up."""
+    asleep = Tenant.objects.using(store.alias()).filter(paused=True).values("slug")
+    # By partition, since the due index begins with it.
+    return Job.objects.using(store.alias()).filter(
+        partition__in=range(wiring.config().partitions), next_run_at__lt=at - timedelta(seconds=OVERDUE_SECONDS), paused=False,
+    ).exclude(tenant__in=asleep)
+
+
+def counted(rows: Any) -> Counted:
+    """Count rows, `MOST_COUNTED` at most."""
     found = rows.order_by()[:MOST_COUNTED + 1].count()
     return Counted(min(found, MOST_COUNTED), found > MOST_COUNTED)
 
@@ -206,10 +219,11 @@ def queue_now() -> Queue:
             capped.update(side.capped(lane, pools, MOST_TENANTS)[1])
     except QueueUnavailable:
         return Queue(away=True)
+    relay = relay_pool(wiring.config())
     return Queue(
         backlog={tenant: waiting for tenant, waiting in backlog.items() if waiting > 0}, by_pool=by_pool, capped=sorted(capped),
         workers=workers[:MOST_WORKERS], more_workers=max(0, len(workers) - MOST_WORKERS),
-        slots=sum(worker.concurrency for worker in workers), skew_seconds=skew)
+        slots=sum(worker.concurrency for worker in workers if relay not in worker.pools), skew_seconds=skew)
 
 
 def ahead(tenant: str | None) -> forecasting.Ahead:

@@ -1,11 +1,14 @@
 """The dashboard's pages. Each reads a bounded number of rows with a bounded number of queries, whatever there is."""
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any
 
+import django.db
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
@@ -15,14 +18,16 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from chrono_beat_django import figures
-from chrono_beat_django.dashboard import panels
+from chrono_beat_django.dashboard import links, panels, tiles
 from chrono_beat_django.dashboard.charts import Chart, chart
 from chrono_beat_django.forecasting import Ahead
-from chrono_beat_django.models import Tenant
+from chrono_beat_django.models import Alert, Tenant
+from chrono_beat_django.overview import PoolRow, pools
 from chrono_beat_django.store import definitions as store
 
 PERMISSION = "chrono_beat.view_dashboard"
 HOURS = (1, 6, 24, 168)
+MOST_POOLS = 20
 POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; " \
     "form-action 'self'; frame-ancestors 'self'"
 """Nothing from outside, nothing inline: what a tenant's name might smuggle in would not run either."""
@@ -31,21 +36,18 @@ ORDERS = (("lateness", "Lateness p99"), ("capped", "Capped"), ("failed", "Failed
           ("skipped", "Skipped"), ("duplicates", "Duplicates"), ("missed", "Missed"), ("started", "Started"))
 
 View = Callable[..., HttpResponse]
+logger = logging.getLogger(__name__)
 
 
 def for_staff(view: View) -> View:
     """Let in staff who may see the dashboard; others are asked to log in, or refused."""
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        user = request.user
-        if not user.is_authenticated:
-            try:
-                return redirect_to_login(request.get_full_path(), reverse("admin:login"))
-            except NoReverseMatch:
-                return redirect_to_login(request.get_full_path())
-        if not (user.is_active and user.is_staff and user.has_perm(PERMISSION)):
-            raise PermissionDenied
-        response = view(request, *args, **kwargs)
+        try:
+            response = _let_in(request) or view(request, *args, **kwargs)
+        except django.db.Error:                             # its text may name hosts and users
+            logger.exception("the dashboard cannot read the database")
+            response = render(request, "chrono_beat/dashboard/away.html", status=503)
         response.setdefault("Content-Security-Policy", POLICY)
         response.setdefault("Referrer-Policy", "same-origin")
         return response
@@ -53,17 +55,31 @@ def for_staff(view: View) -> View:
     return checked
 
 
+def _let_in(request: HttpRequest) -> HttpResponse | None:
+    user = request.user
+    if not user.is_authenticated:
+        try:
+            return redirect_to_login(request.get_full_path(), reverse("admin:login"))
+        except NoReverseMatch:
+            return redirect_to_login(request.get_full_path())
+    if not (user.is_active and user.is_staff and user.has_perm(PERMISSION)):
+        raise PermissionDenied
+    return None
+
+
 @for_staff
 def overview(request: HttpRequest) -> HttpResponse:
     """Show the deployment as a whole."""
     now, start, end, hours = _range(request)
-    leases = panels.partitions(now)
+    queue, members, sums = panels.queue(), panels.dispatchers(now), panels.totals(None, start, end)
+    leading = links.links(request, "", hours, sums.lateness.p99)
     return _page(request, "overview", now, {
-        "hours": hours, "all_hours": HOURS, "queue": panels.queue(), "running": panels.running(),
-        "letters": panels.letters(), "alerts": panels.alerts(), "figures": panels.totals(None, start, end),
-        "charts": _charts(panels.series(None, start, end), start, end),
-        "worst": panels.worst(start, end, "lateness", 10), "dispatchers": panels.dispatchers(now),
-        "partitions": len(leases), "unowned": sum(not lease.held for lease in leases),
+        "hours": hours, "all_hours": HOURS, "queue": queue, "dispatchers": members, "pools": _pools(queue),
+        "tiles": tiles.of_deployment(queue, panels.running(), panels.letters(), panels.counted(panels.overdue(now)), members,
+                                     panels.partitions(now), leading),
+        "figures": tiles.of_range(sums, leading), "links": leading, "alerts": _alerts(request, panels.alerts()),
+        "charts": _charts(panels.series(None, start, end), start, end, now),
+        "worst": panels.worst(start, end, "lateness", 10),
     })
 
 
@@ -95,12 +111,13 @@ def tenant(request: HttpRequest, slug: str) -> HttpResponse:
         raise Http404(f"no tenant {slug!r}")
     now, start, end, hours = _range(request)
     ahead = panels.ahead(slug)
-    queue = panels.queue()
+    queue, sums = panels.queue(), panels.totals(slug, start, end)
+    leading = links.links(request, slug, hours, sums.lateness.p99)
     return _page(request, "tenant", now, {
-        "tenant": found, "hours": hours, "all_hours": HOURS, "queue": queue, "waiting": queue.backlog.get(slug, 0),
-        "capped": slug in queue.capped, "running": panels.running(slug), "letters": panels.letters(slug),
-        "alerts": panels.alerts(slug), "figures": panels.totals(slug, start, end),
-        "charts": [*_charts(panels.series(slug, start, end), start, end), _forecast(ahead)], "ahead": ahead,
+        "tenant": found, "hours": hours, "all_hours": HOURS, "queue": queue,
+        "tiles": tiles.of_tenant(found, queue, panels.running(slug), panels.letters(slug), leading),
+        "figures": tiles.of_range(sums, leading), "links": leading, "alerts": _alerts(request, panels.alerts(slug)),
+        "charts": [*_charts(panels.series(slug, start, end), start, end, now), _forecast(ahead)], "ahead": ahead,
         "sum": sum(ahead.total),
     })
 
@@ -117,8 +134,10 @@ def partitions(request: HttpRequest) -> HttpResponse:
     """Show who owns which partition, who is alive, and how far clocks are apart."""
     now = panels.now()
     leases, queue = panels.partitions(now), panels.queue()
+    owned = Counter(lease.owner for lease in leases if lease.held)
     return _page(request, "partitions", now, {
-        "leases": leases, "unowned": sum(not lease.held for lease in leases), "dispatchers": panels.dispatchers(now),
+        "leases": leases, "unowned": sum(not lease.held for lease in leases),
+        "members": [(member, owned[member.member]) for member in panels.dispatchers(now)],
         "queue": queue, "skews": (("Database", panels.database_skew()), ("Redis", queue.skew_seconds)),
     })
 
@@ -136,23 +155,39 @@ def _range(request: HttpRequest) -> tuple[datetime, datetime, datetime, int]:
     return now, end - timedelta(hours=hours), end, hours
 
 
-def _charts(points: Sequence[figures.Figures], start: datetime, end: datetime) -> list[Chart]:
+def _pools(queue: panels.Queue) -> list[PoolRow]:
+    """Return the pools that anybody draws or waits for, those that nobody draws first."""
+    rows = [pool for pool in pools(queue) if pool.workers or pool.waiting]
+    return sorted(rows, key=lambda pool: (pool.workers > 0, -pool.waiting, pool.pool))[:MOST_POOLS]
+
+
+def _alerts(request: HttpRequest, found: Sequence[Alert]) -> list[tuple[Alert, str]]:
+    return [(alert, links.job(request, alert.subject)) for alert in found]
+
+
+def _charts(points: Sequence[figures.Figures], start: datetime, end: datetime, now: datetime) -> list[Chart]:
+    def per_minute(name: str) -> list[tuple[datetime, float | None]]:
+        return [(point.start, _per_minute(point, name, now)) for point in points]
+
     return [
         chart("lateness", "Lateness: due to started", "s", start, end, [
             ("p50", [(point.start, point.lateness.p50) for point in points]),
             ("p99", [(point.start, point.lateness.p99) for point in points])]),
         chart("load", "Executions per minute", "executions", start, end, [
-            ("started", _per_minute(points, "started")), ("succeeded", _per_minute(points, "succeeded"))]),
+            ("started", per_minute("started")), ("succeeded", per_minute("succeeded"))]),
         chart("trouble", "Trouble per minute", "executions", start, end, [
-            ("failed", _per_minute(points, "failed")), ("dead", _per_minute(points, "dead")),
-            ("skipped", _per_minute(points, "skipped")), ("duplicates", _per_minute(points, "duplicates"))]),
+            ("failed", per_minute("failed")), ("dead", per_minute("dead")),
+            ("skipped", per_minute("skipped")), ("duplicates", per_minute("duplicates"))]),
         chart("capped", "Held back by caps alone", "s", start, end, [
-            ("seconds per minute", _per_minute(points, "capped_seconds"))]),
+            ("seconds per minute", per_minute("capped_seconds"))]),
     ]
 
 
-def _per_minute(points: Sequence[figures.Figures], name: str) -> list[tuple[datetime, float | None]]:
-    return [(point.start, getattr(point, name) / (point.seconds / 60)) for point in points]
+def _per_minute(point: figures.Figures, name: str, now: datetime) -> float | None:
+    """Return a rate by the time that has passed; None for a minute that is not over, which would look like a standstill."""
+    seconds = min(float(point.seconds), (now - point.start).total_seconds())
+    number: float = getattr(point, name)
+    return None if seconds < 60 else number / seconds * 60
 
 
 def _forecast(ahead: Ahead) -> Chart:

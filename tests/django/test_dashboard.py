@@ -4,6 +4,7 @@ from datetime import timedelta
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.cache import cache
+from django.db import OperationalError
 from django.utils.timezone import now
 
 from chrono_beat.core.config import Config
@@ -11,7 +12,10 @@ from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.records import WorkerReport
 from chrono_beat.core.rollup import histogram
 from chrono_beat_django import jobs, wiring
+from chrono_beat_django.dashboard import panels
 from chrono_beat_django.dashboard.charts import MOST_POINTS, ceiling, chart
+from chrono_beat_django.dashboard.views import _charts
+from chrono_beat_django.figures import Figures
 from chrono_beat_django.models import Alert, Dispatcher, Rollup, Tenant
 from tests.django.fakes import RecordingQueue
 from tests.django.test_figures import NOON
@@ -130,6 +134,76 @@ def test_the_overview_shows_what_is_now_and_what_alarms(ada):
 
     assert (answer.context["queue"].waiting, answer.context["queue"].slots) == (3, 4)
     assert "&lt;b&gt;late" in text and "gone" not in text
+
+
+def tiles_of(answer, name="tiles"):
+    return {tile.name: tile for tile in answer.context[name]}
+
+
+@pytest.mark.parametrize("page", ["", "tenants/acme/"])
+def test_figures_lead_to_their_rows_for_who_may_see_those(client, page):
+    ben = User.objects.create_user("ben", is_staff=True)
+    client.force_login(ben)
+    ben.user_permissions.add(Permission.objects.get(codename="view_dashboard"))
+    job = jobs.create(tenant="acme", name="a", task="shop.report", cron="0 3 * * *")
+    Alert.objects.create(kind="missed", tenant="acme", subject=str(job.id), text="late")
+    Rollup.objects.bulk_create([add("acme", 7.5, dead=1)])
+
+    assert "/admin/" not in client.get(f"/chrono/{page}").content.decode()
+    ben.user_permissions.add(*Permission.objects.filter(codename__startswith="view_", content_type__app_label="chrono_beat"))
+    answer = client.get(f"/chrono/{page}?hours=168")
+
+    for tile in (*tiles_of(answer).values(), *tiles_of(answer, "figures").values()):
+        if tile.url:
+            assert client.get(tile.url).status_code == 200, tile
+    assert "letters=open" in tiles_of(answer)["Dead letters"].url
+    assert "late=7" in tiles_of(answer, "figures")["Lateness p99"].url
+    assert ("tenant=acme" in tiles_of(answer)["Running"].url) == bool(page)
+    assert client.get(f"/admin/chrono_beat/job/{job.id}/history/").status_code == 200
+    assert f"/admin/chrono_beat/job/{job.id}/history/" in answer.content.decode()
+
+
+def test_the_overview_says_what_keeps_everybody_waiting(ada, redis):
+    job = jobs.create(tenant="acme", name="a", task="shop.report", cron="0 3 * * *")
+    type(job).objects.filter(pk=job.pk).update(next_run_at=now() - timedelta(minutes=3))
+    redis.workers = lambda: [WorkerReport("relay@h", ["chrono.relay"], ["*"], 50, "relay", 0)]
+
+    answer = ada.get("/chrono/")
+    text = answer.content.decode()
+
+    assert "No dispatcher is alive" in text and "No worker draws the pool chrono:" in text
+    assert {name for name, tile in tiles_of(answer).items() if tile.bad} == {
+        "Overdue jobs", "Worker slots", "Dispatchers", "Partitions unowned"}
+    assert (tiles_of(answer)["Overdue jobs"].value, tiles_of(answer)["Worker slots"].value) == ("1", "0")
+    member()
+    cache.clear()
+    redis.workers = Queue().workers
+    assert "class=\"warning\"><strong>" not in ada.get("/chrono/").content.decode()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_without_the_database_a_page_says_so_and_tells_no_host(client, monkeypatch, page):
+    def away():
+        raise OperationalError("connection to server at db.internal failed for user shop")
+
+    client.force_login(User.objects.create_superuser("ada"))
+    monkeypatch.setattr(panels, "now", away)
+
+    answer = client.get(f"/chrono/{page}")
+
+    text = answer.content.decode()
+    assert (answer.status_code, "The database does not answer" in text, "db.internal" in text) == (503, True, False)
+
+
+def test_a_minute_that_is_not_over_draws_no_standstill():
+    def drawn(seconds, length, name="load"):
+        point = Figures(tenant=None, start=NOON, seconds=length, started=120)
+        charts = _charts([point], NOON - timedelta(hours=1), NOON + timedelta(hours=1), NOON + timedelta(seconds=seconds))
+        return next(found.rows for found in charts if found.key == name)
+
+    assert drawn(59, 60) == ()
+    assert [values[0] for _, values in drawn(60, 60)] == ["120"]
+    assert [values[0] for _, values in drawn(600, 3_600)] == ["12"]
 
 
 def test_tenants_are_sorted_by_what_the_link_says(ada):
