@@ -46,7 +46,8 @@ def importing(context: click.Context, source: str, apply: bool, machine: bool, t
     """
     composition = root(context)
     prefix, entries = read(context, composition, source, given)
-    with progress.bar("import", machine=machine) as went:
+    entries = [*entries]                # known before the first is written, so that the bar has an end
+    with progress.bar("import", machine=machine, total=len(entries)) as went:
         lines = composition.importing().bring_in(
             entries, prefix=prefix, tenant=tenant or composition.config().default_tenant,
             tenants=_pairs(given["tenant_of"], "tenant_of"), pools=_pairs(given["pools"], "pool"), paused=given["paused"],
