@@ -90,6 +90,19 @@ def test_keys_sort_and_quit_and_a_database_that_is_away_is_no_end(busy):
     assert "The database does not answer: connection refused" in screen.getvalue()
 
 
+def test_a_narrow_terminal_goes_without_some_columns_and_says_which(busy):
+    def drawn(width):
+        console = Console(width=width, height=40, file=io.StringIO())
+        console.print(top.picture(overview.read(), "", width))
+        return console.file.getvalue()
+
+    narrow = drawn(80)
+    assert "…" not in narrow
+    assert "late p99" in narrow and "backlog" in narrow and "twice" not in narrow.partition("no room for")[0]
+    assert "no room for failed/s, skipped, twice" in narrow
+    assert "no room" not in drawn(120)
+
+
 def test_no_more_tenants_are_looked_at_than_a_bound(run):
     run("top", "--limit", "51", status=2)
     with pytest.raises(ValueError, match="limit: "):

@@ -5,7 +5,7 @@ import contextlib
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -26,6 +26,11 @@ MOST_OF_A_KEY = 16
 HEADINGS = (
     "tenant", "backlog", "running", "late p50", "late p99", "started/s", "failed/s", "dead", "skipped", "twice", "capped s", "",
 )
+
+LEFT_OUT = ("skipped", "twice", "failed/s", "capped s", "started/s", "late p50", "running")
+"""Columns that a narrow terminal goes without, the first of them first."""
+
+GAP = 2
 
 Read = Callable[[str], Any]
 
@@ -122,42 +127,61 @@ def watch(read: Read, key: Callable[[float], str], by: str, interval: float, con
     from rich.live import Live
 
     trouble, found = "", None
-    with Live(console=console or Console(), screen=True, auto_refresh=False) as live:
+    console = console or Console()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             try:
                 trouble, found = "", read(by)
             except StoreUnavailable as error:               # it may come back while somebody watches
                 trouble = f"The database does not answer: {error}"
-            live.update(picture(found, trouble), refresh=True)
+            live.update(picture(found, trouble, console.width), refresh=True)
             pressed = key(interval).lower()
             if pressed in QUIT:
                 return
             by = KEYS.get(pressed, by)
 
 
-def picture(found: Any, trouble: str) -> Any:
-    """Return what the terminal shows: the last look, and what is wrong with the present one."""
+def columns_for(rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Return the places of the columns that have room, of rows like HEADINGS."""
+    widths = {place: max(len(row[place]) for row in (HEADINGS, *rows)) + GAP for place in range(len(HEADINGS))}
+    for heading in LEFT_OUT:
+        if sum(widths.values()) <= room:
+            break
+        del widths[HEADINGS.index(heading)]
+    return [*widths]
+
+
+def picture(found: Any, trouble: str, room: int) -> Any:
+    """Return what a terminal with *room* columns shows: the last look, and what is wrong with the present one."""
+    from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
+
+    def table() -> Table:
+        return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
 
     parts: list[Any] = [Text(trouble, style="bold red")] if trouble else []
     if found is not None:
         wrong = found.redis_away or not found.dispatchers or found.without_owner
         parts += [Text(line, style="bold" if place == 0 else "red" if wrong and place < 3 else "")
                   for place, line in enumerate(summary(found))]
-        tenants = Table(expand=True)
-        for place, heading in enumerate(HEADINGS):
-            tenants.add_column(heading, justify="right" if 0 < place < len(HEADINGS) - 1 else "left")
-        for row in found.tenants:
-            tenants.add_row(*(Text(cell) for cell in cells(row)), style="yellow" if row.capped or row.dead else "")
-        pools = Table()
+        rows = [cells(row) for row in found.tenants]
+        places = columns_for(rows, room)
+        tenants = table()
+        for place in places:
+            tenants.add_column(HEADINGS[place], justify="right" if 0 < place < len(HEADINGS) - 1 else "left", no_wrap=True)
+        for row, line in zip(found.tenants, rows, strict=True):
+            tenants.add_row(*(Text(line[place]) for place in places), style="yellow" if row.capped or row.dead else "")
+        pools = table()
         for heading in ("pool", "workers", "slots", "waiting"):
             pools.add_column(heading, justify="left" if heading == "pool" else "right")
         for row in found.pools:
             pools.add_row(Text(row.pool), str(row.workers), str(row.slots), str(row.waiting),
                           style="red" if row.waiting and not row.workers else "")
-        parts += [tenants, pools]
+        hidden = [heading for place, heading in enumerate(HEADINGS) if place not in places]
+        parts += [Text(), tenants, Text(), pools, Text()]
+        parts += [Text(f"no room for {', '.join(hidden)}", style="dim")] if hidden else []
     parts.append(Text("q quits; sort by " + ", ".join(f"{key} {order}" for key, order in KEYS.items()), style="dim"))
     return Group(*parts)
 
