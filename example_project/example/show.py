@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from chrono_beat.testing import guard
-from chrono_beat.testing.servers import PostgresServer, RedisServer, free_port
+from chrono_beat.testing.servers import PostgresServer, RedisServer, ServerUnavailable, free_port
 
 HERE = Path(__file__).resolve().parent.parent
 STATE = HERE / ".state" / "demo"
@@ -189,7 +189,7 @@ def main() -> int:
                 "Flower": f"http://127.0.0.1:{ports['flower']}/",
                 "logs": str(LOGS),
             })
-        except Stopped as reason:
+        except (Stopped, ServerUnavailable) as reason:
             print(f"The demo stops: {reason}", file=sys.stderr)
             return 1
 
