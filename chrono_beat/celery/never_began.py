@@ -20,7 +20,7 @@ from celery import current_app, states
 from celery.app.task import Context
 
 from chrono_beat.celery.context import HEADER
-from chrono_beat.core import eta
+from chrono_beat.core import eta, lifecycle
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def tell_by(app: Any, row: Any) -> None:
 
     Args:
         app: the Celery app whose task it is.
-        row: with ``celery_id``, ``task``, ``options`` and ``started_at``.
+        row: with ``celery_id``, ``task``, ``options`` and ``state``.
     """
     try:
         kept = json.loads(row.options)
@@ -48,7 +48,7 @@ def tell_by(app: Any, row: Any) -> None:
     except (ValueError, TypeError, KeyError):
         logger.exception("the result backend was not told that %s is revoked", row.celery_id)
     else:
-        _mark(app, headers, embed, begun=row.started_at is not None)
+        _mark(app, headers, embed, begun=row.state not in (lifecycle.SCHEDULED, lifecycle.QUEUED))
 
 
 def tell_from_worker(app: Any, payload: bytes) -> None:
