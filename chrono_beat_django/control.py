@@ -89,7 +89,7 @@ def settled(look: Callable[[], RunningList[Running] | None]) -> RunningList[Runn
         try:
             found = look()
         except QueueUnavailable:
-            found = None
+            found, step = None, left                # once more at the end: each look may take the connection's time-out
         if left <= 0 or (found is not None and all(delivery.begun for delivery in found)):
             return found or []
         wiring.wait(min(step, left))

@@ -10,7 +10,7 @@ from django.db import transaction
 from chrono_beat.core import ids
 from chrono_beat.core.config import Config
 from chrono_beat.core.deliveries import Hold
-from chrono_beat.core.errors import Conflict, NotFound, NotYetVoidedWarning
+from chrono_beat.core.errors import Conflict, NotFound, NotYetVoidedWarning, QueueUnavailable
 from chrono_beat.core.records import GONE_VERSION, PublishItem
 from chrono_beat.services.audit import Audit
 from chrono_beat.services.voids import Voids
@@ -130,6 +130,20 @@ def test_rule10_no_call_waits_longer_than_the_start_window(desk, job):
 
     assert CONFIG.start_window < desk.waited < CONFIG.start_window + 1
     assert [r.begun for r in running] == [False]
+
+
+def test_rule10_a_call_looks_twice_where_redis_goes_silent_in_its_midst(desk, job, monkeypatch):
+    """Each look at a Redis that takes the call and says nothing lasts as long as the connection's time-out."""
+    looks = []
+
+    def silent(*named, **options):
+        looks.append(named)
+        raise QueueUnavailable("Redis: Timeout reading from socket")
+
+    monkeypatch.setattr(desk.queue, "deliveries_of", silent)
+    assert jobs.pause(job).still_running == []
+
+    assert (len(looks), desk.waited > CONFIG.start_window) == (2, True)
 
 
 def test_rule10_a_call_waits_the_whole_window_where_nobody_can_know_what_was_drawn(desk, job):
