@@ -111,7 +111,9 @@ class DeliveryOut(Schema):
 class WarningOut(Schema):
     """What is allowed but likely to hurt."""
 
-    model_config = example(field="idempotent", mend="say whether it may run twice", code="not_idempotent")
+    model_config = example(
+        field="concurrency", mend='the job is marked as not idempotent, yet with "allow" two runs may be active at once. Set '
+        'concurrency to "forbid"', code="not_idempotent")
     field: str
     mend: str
     code: str
