@@ -24,6 +24,7 @@ from chrono_beat_django.models import Alert, AlertMute, Tenant
 from chrono_beat_django.signals import alert_closed, alert_raised
 from chrono_beat_django.store import definitions
 from chrono_beat_django.store.alerts import DjangoAlertStore
+from tests.targets.receiver import documented
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -235,6 +236,28 @@ def test_wrong_input_is_refused_by_name():
     for call in (alerts.unmute, alerts.close):
         with pytest.raises(NotFound):
             call(7)
+
+
+def test_the_receivers_of_signals_that_are_documented_page_once_and_resolve():
+    paged, resolved = [], []
+    documented("alerts", part="signals")["page_somebody"](lambda *given: paged.append(given), resolved.append)
+    deployment = Deployment(of=alert_senders.ways(Config()))
+    deployment.step()                                        # looks at the partitions, which all have an owner
+    try:
+        deployment.notice(dead(), Finding("no_owner", "", "", 1, {"partitions": 2}),
+                          *rules.noticed("publish_missed", {"tenants": ["acme", "other"]}))
+        deployment.step()
+        deployment.notice(Over("no_owner", "", ""))
+        deployment.step(SECOND)
+    finally:
+        for signal in (alert_raised, alert_closed):
+            assert signal.disconnect(dispatch_uid="pager")
+
+    keys = {alert.kind: f"chrono-{alert.id}" for alert in Alert.objects.filter(tenant="")}
+    assert sorted((key, line) for key, line, _ in paged) == sorted(
+        [(keys["no_owner"], "partitions without owner"), (keys["publish_missed"], "missed window")])
+    assert "2 executions were claimed" in {key: text for key, _, text in paged}[keys["publish_missed"]]
+    assert resolved == [keys["no_owner"]]
 
 
 def test_an_alert_can_be_closed_by_hand():

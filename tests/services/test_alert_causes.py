@@ -10,9 +10,11 @@ from django.core import mail
 
 from chrono_beat import telemetry
 from chrono_beat.core import alerts as rules
+from chrono_beat.core import crowding
 from chrono_beat.core.config import Config
 from chrono_beat.core.records import RetryPolicy, WorkerReport
 from chrono_beat.core.rollup import MINUTE_US, histogram
+from chrono_beat.services import alerts, streaks, watch
 from chrono_beat.services.alerts import Alerts
 from chrono_beat.services.failures import FailureWatch
 from chrono_beat.services.norms import Norms
@@ -24,6 +26,7 @@ from chrono_beat.testing.memory_rows import MemoryRollup, MemoryTenant
 from chrono_beat_django import alert_senders
 from chrono_beat_django.models import Tenant
 from tests.services.world import LEASE_US, MINUTE, NINE, SECOND, World, us
+from tests.targets.receiver import DOCS
 
 ONCE = {"schedule_kind": "once", "expression": NINE.isoformat()}
 NEVER_AGAIN = RetryPolicy(1, True, 30.0, 2.0, 3600.0, 0.0)
@@ -31,6 +34,13 @@ OPERATOR = ""
 RECEIVERS = (OPERATOR, "acme", "globex", "default")
 
 pytestmark = pytest.mark.django_db
+
+
+def rows_of_the_page():
+    """Return the table of the documentation: for each kind who is told, noticed when, over when, what to do."""
+    table = (DOCS / "alerts.rst").read_text().partition(".. list-table::")[2].partition("\n\nWhat agrees")[0]
+    rows = [[cell.strip() for cell in row.split("\n     - ")] for row in table.split("\n   * - ")[2:]]
+    return {kind.strip("`"): cells for kind, *cells in rows}
 
 
 def mail_of(whose):
@@ -71,6 +81,7 @@ class Scene:
         """
         whose = tenant if whose is None else whose
         both = {tenant} if rules.KINDS[kind].for_all else {OPERATOR, tenant}
+        assert rows_of_the_page()[kind][0] == ("both" if tenant or rules.KINDS[kind].for_all else "operators")
         heard = {who: [each for each in self.told(who) if (each.kind, each.tenant) == (kind, tenant)] for who in RECEIVERS}
         assert {who: len(told) for who, told in heard.items() if told} == dict.fromkeys(both, 1)
         [found] = heard[whose]
@@ -343,6 +354,36 @@ def test_a_process_that_notices_more_than_it_can_keep(scene_of):
     scene.world.run(seconds=5)
 
     assert scene.one("overflow", OPERATOR).count >= 1
+
+
+def seconds(us):
+    return us // SECOND
+
+
+@pytest.mark.parametrize(("kind", "says"), [
+    ("skipped", f"{streaks.ALERT_AT} occurrences"),
+    ("lateness", f"of {seconds(crowding.RECENT_US) // 60} minutes"),
+    ("no_worker", f"within {seconds(watch.AHEAD_US) // 60} minutes"),
+    ("no_worker", f"for {seconds(watch.MISSING_US)} s"),
+    ("no_owner", f"for {seconds(alerts.UNOWNED_AFTER_US)} s"),
+    ("duplicates", f"{crowding.LEAST_DUPLICATES} or more"),
+    ("duplicates", f"{crowding.LEAST_DUPLICATES_SHARE:.0%}".replace("%", " %")),
+    ("duplicates", f"{crowding.TIMES:.0f} times"),
+    ("reaps", f"{crowding.LEAST_REAPS} or more"),
+    ("reaps", f"{crowding.TIMES:.0f} times"),
+    ("crowded", f"{crowding.TIMES:.0f} times"),
+    ("crowded", f"{seconds(crowding.LEAST_RISE_US)} s more"),
+    ("overflow", f"{rules.MAX_WAITING:,}"),
+])
+def test_the_page_names_the_thresholds_of_the_code(kind, says):
+    assert says in rows_of_the_page()[kind][1]
+
+
+def test_the_page_has_every_kind_with_all_its_columns():
+    rows = rows_of_the_page()
+
+    assert list(rows) == list(rules.KINDS)
+    assert {len(list(filter(None, cells))) for cells in rows.values()} == {4}
 
 
 def test_every_kind_has_its_cause_tried_here():

@@ -8,11 +8,11 @@ from pathlib import Path
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def documented(*pages):
-    """Run the receivers of pages of the documentation as they stand there; returns the names that they define."""
+def documented(*pages, part="receiver"):
+    """Run a part of pages of the documentation as it stands there; returns the names that it defines."""
     names = {}
     for page in pages:
-        lines = (DOCS / f"{page}.rst").read_text().partition("\n.. receiver\n\n::\n")[2].splitlines()
+        lines = (DOCS / f"{page}.rst").read_text().partition(f"\n.. {part}\n\n::\n")[2].splitlines()
         end = next(number for number, line in enumerate(lines) if line and not line.startswith(" "))
         exec(textwrap.dedent("\n".join(lines[:end])), names)
     return names
