@@ -4,6 +4,7 @@ from __future__ import annotations
 import uuid
 
 from django.db.models import Q, QuerySet
+from django.db.models.functions import Left
 
 from chrono_beat.core.errors import NotFound
 from chrono_beat_django.models import Execution, ExecutionQuerySet, Job, JobEvent, JobQuerySet
@@ -40,7 +41,8 @@ def list(
     if finished is not None:
         found = found.filter(finished_at__isnull=not finished)
     if prefix:
-        found = found.filter(name__startswith=prefix)
+        beginning = Left("name", len(prefix))               # SQLite's LIKE takes e for E
+        found = found.alias(beginning=beginning).filter(name__startswith=prefix, beginning=prefix)
     if troubled:
         found = found.exclude(quarantined_reason="", flagged_reason="")
     if after is not None:

@@ -96,9 +96,8 @@ def _answer(job: Job, running: Any = (), status: int = 200, *, planned: bool = F
 def list_jobs(request, query: Query[JobFilter]):  # type: ignore[no-untyped-def]
     """List jobs by name."""
     refuse_unknown(request, query)
-    rows = jobs.list(tenant_of(request), paused=query.paused, task=query.task, finished=query.finished)
-    if query.name_prefix:
-        rows = rows.filter(name__startswith=query.name_prefix)
+    rows = jobs.list(tenant_of(request), paused=query.paused, task=query.task, finished=query.finished,
+                     prefix=query.name_prefix or "")
     if query.flagged is not None:
         rows = rows.filter(~Q(flagged_reason="") if query.flagged else Q(flagged_reason=""))
     if (after := aware("due_after", query.due_after)) is not None:

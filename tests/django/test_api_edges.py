@@ -40,6 +40,11 @@ def test_the_first_day_of_all_is_looked_through_like_any_other(acme):  # noqa: F
     assert acme("GET", "/executions?until=1970-01-01T12:00:00Z").json()["items"] == []
 
 
+def test_a_prefix_is_read_to_the_letter_on_every_engine(acme, job):  # noqa: F811
+    assert [one["name"] for one in acme("GET", "/jobs?name_prefix=rep").json()["items"]] == ["report"]
+    assert acme("GET", "/jobs?name_prefix=Rep").json()["items"] == []
+
+
 def test_how_late_is_bounded_under_its_own_name(acme):  # noqa: F811
     is_problem(acme("GET", "/executions?late_over=99999999"), 422, "late_over")
 
