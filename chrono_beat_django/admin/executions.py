@@ -28,6 +28,7 @@ from chrono_beat_django.admin.pages import (
     TenantFilter,
     in_one_line,
     instant_column,
+    isolated,
     rows_of_jobs_named,
 )
 from chrono_beat_django.models import Execution
@@ -150,12 +151,27 @@ class ExecutionPage(ReadOnlyPage):
         ("Content", {"fields": ("arguments", "keyword_arguments", "job_version", "result")}),
         ("Place", {"classes": ("collapse",), "fields": ("partition", "holder_epoch")}),
     )
+    anywhere = {"period": "any"}
     scheduled = instant_column("scheduled_at", "scheduled")
     due = instant_column("due_at", "due")
     published = instant_column("published_at", "published")
     started = instant_column("started_at", "started")
     finished = instant_column("finished_at", "finished")
     cancel_requested = instant_column("cancel_requested_at", "cancel requested")
+
+    def deeds(self, row: Execution) -> dict[str, str]:
+        """Return what can be done to an execution that is open, or to a dead letter that nobody has handled."""
+        if row.state in lifecycle.OPEN:
+            return {"cancel_executions": "Cancel"}
+        if row.state == lifecycle.DEAD and row.handled_at is None:
+            return {"replay_letters": "Replay", "discard_letters": "Discard"}
+        return {}
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Put the job and the instant into the page's title; the id stands below."""
+        row = context["original"]
+        context["subtitle"] = f"{isolated(self.job(row))} · {in_utc(row.scheduled_at)}"
+        return super().render_change_form(request, context, *args, **kwargs)
 
     @admin.display(description="job")
     def job(self, execution: Execution) -> str:
@@ -164,11 +180,18 @@ class ExecutionPage(ReadOnlyPage):
 
     @admin.display(description="job")
     def job_link(self, execution: Execution) -> str:
-        """Return the job's name, leading to the job; Django says so there if it is gone. A Celery message has none."""
+        """Lead to the job, what it did, and this occurrence's attempts; Django says so there if it is gone.
+
+        A Celery message has no job.
+        """
         if execution.task:
             return self.job(execution)
-        url = reverse("admin:chrono_beat_job_change", args=[execution.job_id])
-        return format_html('<a href="{}">{}</a>', url, self.job(execution))
+        of = [execution.job_id]
+        return format_html(
+            '<a href="{}">{}</a>; its <a href="{}">history</a>; <a href="{}?q={}">all attempts</a> at this occurrence',
+            reverse("admin:chrono_beat_job_change", args=of), isolated(self.job(execution)),
+            reverse("admin:chrono_beat_job_history", args=of), reverse("admin:chrono_beat_execution_changelist"),
+            execution.id.rpartition(":")[0])
 
     @admin.display(description="state")
     def outcome(self, execution: Execution) -> str:
@@ -239,18 +262,18 @@ class ExecutionPage(ReadOnlyPage):
     @admin.display(description="lateness")
     def lateness(self, execution: Execution) -> str:
         """Return how long after its due time it started."""
-        return _milliseconds(execution.due_at, execution.started_at)
+        return _seconds(execution.due_at, execution.started_at)
 
     @admin.display(description="publish lateness")
     def publish_lateness(self, execution: Execution) -> str:
         """Return how long after its due time workers could read it."""
-        return _milliseconds(execution.due_at, execution.published_at)
+        return _seconds(execution.due_at, execution.published_at)
 
     @admin.display(description="took")
     def took(self, execution: Execution) -> str:
         """Return how long the body ran."""
         started = execution.started_at
-        return EMPTY if started is None else _milliseconds(started, execution.finished_at)
+        return EMPTY if started is None else _seconds(started, execution.finished_at)
 
     @admin.display(description="missed occurrences")
     def missed(self, execution: Execution) -> str:
@@ -291,5 +314,5 @@ class ExecutionPage(ReadOnlyPage):
         return (rows_of_jobs_named(queryset, term) if term else queryset), False
 
 
-def _milliseconds(due: datetime, then: datetime | None) -> str:
-    return EMPTY if then is None else in_one_line(f"{(then - due) / timedelta(milliseconds=1):,.0f} ms")
+def _seconds(due: datetime, then: datetime | None) -> str:
+    return EMPTY if then is None else in_one_line(f"{(then - due).total_seconds():,.3f} s")

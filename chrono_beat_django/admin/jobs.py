@@ -21,7 +21,7 @@ from chrono_beat_django.admin.forms import JobForm, once_at
 from chrono_beat_django.admin.histories import WithHistory
 from chrono_beat_django.admin.instants import EMPTY, for_form, form_zone, in_utc, in_zone
 from chrono_beat_django.admin.job_actions import JobActions, actor
-from chrono_beat_django.admin.pages import DefaultFilter, TenantFilter, jobs_named
+from chrono_beat_django.admin.pages import DefaultFilter, TenantFilter, isolated, jobs_named
 from chrono_beat_django.admin.previews import Previewing
 from chrono_beat_django.models import Execution, Job
 
@@ -87,6 +87,15 @@ class JobPage(JobActions, Previewing, WithHistory):
     seen = {"start_at": "start", "end_at": "end", "anchor_at": "anchor", "expression": "schedule",
             "headers": "shown_headers"}
 
+    anywhere = {"state": "any"}
+
+    def deeds(self, row: Job) -> dict[str, str]:
+        """Return what can be done to a job that is not over."""
+        if row.finished_at is not None:
+            return {}
+        first = {"resume_jobs": "Resume…"} if row.paused else {"pause_jobs": "Pause…"}
+        return first | {"trigger_jobs": "Run now…", "backfill_jobs": "Backfill…"}
+
     def get_fieldsets(self, request: HttpRequest, obj: Job | None = None) -> Any:
         """Return the form's sections, around them what is known of a stored job."""
         if obj is None:
@@ -125,12 +134,12 @@ class JobPage(JobActions, Previewing, WithHistory):
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Put the schedule into the page's title."""
         if context.get("original") is not None:
-            context["subtitle"] = f"{context['original']} · {self.schedule(context['original'])}"
+            context["subtitle"] = f"{isolated(context['original'])} · {self.schedule(context['original'])}"
         return super().render_change_form(request, context, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Job, form: JobForm, change: bool) -> None:
         """Say what will happen next; the form has saved the job."""
-        self.message_user(request, f"{obj}: {self.schedule(obj)}, next run {self.next_run(obj)}.", messages.INFO)
+        self.message_user(request, f"{isolated(obj)}: {self.schedule(obj)}, next run {self.next_run(obj)}.", messages.INFO)
         for problem in jobs.warnings_for(obj):
             self.message_user(request, f"{problem.field}: {problem.message}.", messages.WARNING)
 

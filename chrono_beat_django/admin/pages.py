@@ -10,8 +10,10 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
 from chrono_beat_django.admin.instants import in_utc
@@ -72,6 +74,24 @@ class Page(admin.ModelAdmin):
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ()
     long_columns: tuple[str, ...] = ()
+    anywhere: dict[str, str] = {}
+    """Filters under which the list leaves no row out."""
+
+    class Media:
+        css = {"all": ("chrono_beat/admin.css",)}
+
+    def deeds(self, row: Any) -> dict[str, str]:
+        """Return the actions that make sense for a row, offered on its page: name to what the button says."""
+        return {}
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Offer the list's actions for this row alone, to who may take them."""
+        if (row := context.get("original")) is not None:
+            allowed = self.get_actions(request)
+            context["deeds"] = [deed for deed in self.deeds(row).items() if deed[0] in allowed]
+            where = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist", current_app=self.admin_site.name)
+            context["deeds_url"] = f"{where}?{urlencode({**self.anywhere, 'q': row.pk})}"
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the kind of list."""
@@ -111,6 +131,11 @@ def instant_column(column: str, label: str) -> Callable[[Any, Any], str]:
         return in_one_line(in_utc(getattr(row, column)))
 
     return shown
+
+
+def isolated(text: object) -> str:
+    """Return a text that does not turn around what stands beside it, whichever way it is written."""
+    return f"\u2068{text}\u2069"
 
 
 def in_one_line(text: str) -> SafeString:

@@ -8,7 +8,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -42,7 +42,7 @@ class TenantPage(Page):
         """Return the form's sections; who may only look sees instants with their zone."""
         if obj is None:
             return self.fieldsets
-        shown = [("Usage", {"fields": ("uses",)}), *self.fieldsets,
+        shown = [("Usage", {"fields": ("uses", "see_also")}), *self.fieldsets,
                  ("Stored", {"classes": ("collapse",), "fields": ("created", "changed")})]
         if self.has_change_permission(request, obj):
             return shown
@@ -52,7 +52,7 @@ class TenantPage(Page):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
         """Fix the slug once it is given: jobs and their history name their tenant by it."""
-        return () if obj is None else ("slug", "uses", "created", "changed")
+        return () if obj is None else ("slug", "uses", "see_also", "created", "changed")
 
     def save_model(self, request: HttpRequest, obj: Tenant, form: TenantForm, change: bool) -> None:
         """Write what was changed and nothing else, so that two who edit different things do not undo each other."""
@@ -141,6 +141,18 @@ class TenantPage(Page):
             f"held back by its cap for {used.capped_seconds:,.1f} s", late,
         ))
         return format_html("<ul>{}</ul>", format_html_join("", "<li>{}</li>", ((line,) for line in lines)))
+
+    @admin.display(description="see also")
+    def see_also(self, tenant: Tenant) -> SafeString:
+        """Lead to its jobs, its dead letters and how it fares."""
+        of = urlencode({"tenant": tenant.slug})
+        places = [(f"{reverse('admin:chrono_beat_job_changelist')}?{of}", "jobs"),
+                  (f"{reverse('admin:chrono_beat_execution_changelist')}?letters=open&{of}", "dead letters")]
+        try:
+            places.append((reverse("chrono_dashboard:tenant", args=[tenant.slug]), "how it fares now"))
+        except NoReverseMatch:
+            pass                                            # the project has no dashboard
+        return format_html_join(", ", '<a href="{}">{}</a>', places)
 
     @admin.display(description="retries held until")
     def retries_held(self, tenant: Tenant) -> str:

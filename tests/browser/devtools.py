@@ -2,9 +2,11 @@
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 from contextlib import contextmanager
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 KEYS = {"Tab": 9, "Enter": 13}
 FIRST_FREE = 10
 """Chromium reads from 3 and writes to 4: its ends are first moved away from there."""
@@ -59,11 +61,10 @@ class Page:
 
 
 @contextmanager
-def page(chromium, profile):
+def page(profile):
     """Start a browser and yield its page.
 
     Args:
-        chromium: path of the program.
         profile: an empty folder for what it keeps.
     """
     theirs, ours = zip(*(map(_away, pair) for pair in (os.pipe(), reversed(os.pipe()))), strict=True)
@@ -73,7 +74,7 @@ def page(chromium, profile):
         os.dup2(theirs[1], 4)
 
     browser = subprocess.Popen(
-        [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-sync",
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-sync",
          "--disable-background-networking", "--disable-component-update", f"--user-data-dir={profile}",
          "--remote-debugging-pipe", "about:blank"],
         pass_fds=(3, 4), preexec_fn=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -2,52 +2,20 @@
 import os
 import shutil
 import subprocess
-from datetime import timedelta
 
 import pytest
-from django.core.cache import cache
 from django.db import OperationalError
-from django.utils.timezone import now
 
-from chrono_beat.core.config import Config
-from chrono_beat.core.rollup import histogram
-from chrono_beat_django import wiring
 from chrono_beat_django.dashboard import panels
 from chrono_beat_django.models import Rollup, Tenant
 from tests.browser import devtools, letin
-from tests.django.fakes import RecordingQueue
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.browser, pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH: install the package chromium to run these"),
-]
-
-
-@pytest.fixture
-def site(live_server, settings):
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.browser.letin.let_in"]
-    cache.clear()
-    letin.seen.clear()
-    queue = RecordingQueue()
-    queue.away = True
-    queue.now_us = queue.workers = queue.wake_dispatchers
-    Tenant.objects.get_or_create(slug="acme")
-    at = now().replace(second=0, microsecond=0)
-    for minute in range(55):
-        us = [(minute % 13 + 1) * 50_000, (minute % 7 + 1) * 400_000]
-        Rollup.objects.create(tenant="acme", span="minute", start=at - timedelta(minutes=minute), started=len(us), succeeded=2,
-                              failed=minute % 3, lateness=histogram(us), lateness_max_us=max(us))
-    with wiring.override(queue=queue, config=Config(partitions=8)):
-        # The middleware is read when the server's handler is made, so it is made anew.
-        live_server.thread.httpd.get_app().application.load_middleware()
-        yield live_server.url
-    cache.clear()
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
 def chromium(tmp_path, *arguments):
     done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr",
+        [devtools.CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr",
          f"--user-data-dir={tmp_path / 'profile'}", "--hide-scrollbars", *arguments],
         capture_output=True, text=True, timeout=100, check=True)
     assert "Content Security Policy" not in done.stderr, done.stderr
@@ -74,12 +42,6 @@ def test_a_page_can_be_drawn_in_light_dark_and_on_a_phone(site, tmp_path, page):
             shutil.copy(picture, f"{os.environ['CHRONO_SCREENSHOTS']}/{page.replace('/', '-')}{name}.png")
 
     assert len(set(sizes.values())) == 3, "light and dark look the same"
-
-
-@pytest.fixture
-def tab(site, tmp_path):
-    with devtools.page(CHROMIUM, tmp_path / "profile") as page:
-        yield page
 
 
 # The page's own timer is caught, so that a test says when the page fetches itself anew.

@@ -187,3 +187,61 @@ def test_every_page_costs_few_statements_and_none_more_for_more_rows(ada, django
         Tenant.objects.create(slug=f"t{number}")
 
     assert costs() == few
+
+
+# -- what can be done to a row on its own page ------------------------------------------------------------------------
+
+
+def buttons(client, url):
+    return {name for name, _ in client.get(url).context["deeds"]}
+
+
+def press(client, url, action):
+    page = client.get(url).context
+    return client.post(page["deeds_url"], {"_selected_action": page["original"].pk, "action": action}, follow=True)
+
+
+def test_a_job_is_paused_and_run_from_its_page(ada):
+    job = create()
+    page = reverse("admin:chrono_beat_job_change", args=[job.pk])
+
+    assert buttons(ada, page) == {"pause_jobs", "trigger_jobs", "backfill_jobs"}
+    asked = press(ada, page, "pause_jobs")
+    assert [row[0] for row in asked.context["rows"]] == [job]
+    jobs.pause(job, actor="ada")
+    assert buttons(ada, page) == {"resume_jobs", "trigger_jobs", "backfill_jobs"}
+    job.refresh_from_db()
+    job.finished_at = NOON
+    job.save()
+    assert not buttons(ada, page)
+
+
+def test_a_dead_letter_of_long_ago_is_discarded_on_its_page(ada):
+    letter = ran(create(), 60 * 24 * 90, state="dead", reason="error")
+    page = reverse("admin:chrono_beat_execution_change", args=[quote(letter.id)])
+
+    assert buttons(ada, page) == {"replay_letters", "discard_letters"}
+    press(ada, page, "discard_letters")
+
+    letter.refresh_from_db()
+    assert letter.handled_as == "discarded"
+    assert not buttons(ada, page)
+
+
+def test_who_may_only_look_is_offered_nothing_to_do(client):
+    job = create()
+    ben = User.objects.create_user("ben", is_staff=True)
+    ben.user_permissions.add(*Permission.objects.filter(codename__in=["view_job", "view_execution", "cancel_execution"]))
+    client.force_login(ben)
+    running = ran(job, 1, state="running", finished_at=None)
+
+    assert not buttons(client, reverse("admin:chrono_beat_job_change", args=[job.pk]))
+    assert buttons(client, reverse("admin:chrono_beat_execution_change", args=[quote(running.id)])) == {"cancel_executions"}
+
+
+def test_a_name_written_from_right_to_left_turns_no_schedule_around(ada):
+    job = create(name="تقرير", cron="*/2 * * * *")
+
+    text = ada.get(reverse("admin:chrono_beat_job_change", args=[job.pk])).content.decode()
+
+    assert "\u2068default/تقرير\u2069 · */2 * * * * UTC" in text

@@ -163,7 +163,7 @@ def test_an_execution_is_shown_with_its_times_in_utc_and_its_lateness(ada):
 
     page = ada.get(reverse("admin:chrono_beat_execution_change", args=[quote(execution.id)])).content.decode()
 
-    for said in ("dead: error", "2026-01-07 03:00:00 UTC", "2026-01-07 03:00:03.500 UTC", "1,500 ms", "celery@one",
+    for said in ("dead: error", "2026-01-07 03:00:00 UTC", "2026-01-07 03:00:03.500 UTC", "1.500 s", "celery@one",
                  "ValueError: &lt;no&gt;\nTraceback", "[1, 2]", "as the job has them"):
         assert said in page, said
 

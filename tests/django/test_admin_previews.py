@@ -106,8 +106,8 @@ def test_the_fields_that_differ_are_shown_without_their_secrets(ada):
 
     seen = text_of(ada.post(f"{page_of(job).removesuffix('change/')}preview/", typed))
 
-    assert "<th>Priority</th><td>5</td><td>2</td>" in seen
-    assert "<th>Headers</th>" in seen
+    assert '<th scope="row">Priority</th><td>5</td><td>2</td>' in seen
+    assert '<th scope="row">Headers</th>' in seen
     assert "old-secret" not in seen
     assert "new-secret" not in seen
 

@@ -35,7 +35,7 @@
         };
         form.addEventListener("input", soon);
         form.addEventListener("change", soon);
-        if (panel.dataset.empty) {
+        if (panel.dataset.empty && form.elements.expression.value) {
             soon();
         }
     };
