@@ -25,6 +25,7 @@ class Usage(NamedTuple):
     """What a tenant uses of what it may.
 
     Args:
+        paused: none of its executions is started until it is resumed.
         jobs, max_jobs: jobs that are not over, and how many there may be.
         create_tokens, create_burst: jobs that it may create at once now, and after a pause.
         create_rate: jobs that it may create a second in the long run.
@@ -38,6 +39,7 @@ class Usage(NamedTuple):
         lateness_p50_seconds, lateness_p99_seconds: its median and 99th percentile; None where nothing started.
     """
 
+    paused: bool
     jobs: int
     max_jobs: int
     create_tokens: float
@@ -70,7 +72,7 @@ def usage(tenant: Tenant | str) -> Usage:
     since = ids.from_us(now_us) - USAGE_SPAN
     summed = figures.of(slug, since, ids.from_us(now_us + 1))
     return Usage(
-        jobs=quotas.unfinished(slug), max_jobs=found.max_jobs,
+        paused=found.paused, jobs=quotas.unfinished(slug), max_jobs=found.max_jobs,
         create_tokens=quotas.bucket_of(found).at(now_us).tokens or 0.0, create_burst=found.create_burst,
         create_rate=found.create_rate, running=running, max_running=found.max_running,
         waiting=waiting, since=since, started=summed.started, duplicates=summed.duplicates,

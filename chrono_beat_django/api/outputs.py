@@ -257,9 +257,10 @@ class UsageOut(Schema):
     """What the tenant uses of its limits now, and what became of its executions since *since*."""
 
     model_config = example(
-        jobs=12, max_jobs=10_000, create_tokens=99.0, create_burst=100, create_rate=10.0, running=2, max_running=100,
-        waiting=5, since="2026-01-07T11:00:00Z", started=420, duplicates=0, capped_seconds=1.5, lateness_max_seconds=0.9,
-        lateness_p50_seconds=0.05, lateness_p99_seconds=0.7)
+        paused=False, jobs=12, max_jobs=10_000, create_tokens=99.0, create_burst=100, create_rate=10.0, running=2,
+        max_running=100, waiting=5, since="2026-01-07T11:00:00Z", started=420, duplicates=0, capped_seconds=1.5,
+        lateness_max_seconds=0.9, lateness_p50_seconds=0.05, lateness_p99_seconds=0.7)
+    paused: bool = Field(description="None of its executions is started until an operator resumes it.")
     jobs: int
     max_jobs: int
     create_tokens: float = Field(description="Jobs that may be created at once now.")

@@ -196,6 +196,13 @@ def test_dead_letters_are_listed_and_replayed(acme):
     assert acme("GET", "/tenant/usage").json()["jobs"] == 1
 
 
+def test_a_tenant_sees_that_it_is_paused(acme):
+    before = acme("GET", "/tenant/usage").json()["paused"]
+    Tenant.objects.filter(slug="acme").update(paused=True)
+
+    assert (before, acme("GET", "/tenant/usage").json()["paused"]) == (False, True)
+
+
 def test_every_refusal_is_a_problem(acme):
     is_problem(acme("GET", "/nothing"), 404)
     assert is_problem(acme("PUT", "/jobs"), 405)["mend"]
