@@ -5,6 +5,7 @@ scheduler's entries are disabled when one moves, and a repeated import must not 
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -115,7 +116,8 @@ def _one(found: Entry, tenant: str, dry_run: bool, actor: str | None) -> Line:
     if found.definition is None:
         return Line("refused", where, found.origin, messages=(found.problem,))
     wanted = found.definition
-    schedule = f"{wanted.schedule_kind} {wanted.expression} {wanted.timezone}"
+    expression = " ".join(json.loads(wanted.expression)) if wanted.schedule_kind == "celery" else wanted.expression
+    schedule = f"{wanted.schedule_kind} {expression} {wanted.timezone}"
     try:
         action = _bring(found, wanted, tenant, dry_run, actor)
     except InvalidInput as error:

@@ -327,3 +327,7 @@ def test_a_result_backend_that_cannot_be_asked_is_named():
     done = CliRunner().invoke(chrono, ["import", "beat-schedule"], obj=SimpleNamespace(app=app))
 
     assert done.exit_code == 2 and "result_backend: cannot be used" in done.stderr
+
+
+def test_a_report_says_celerys_fields_as_they_are_written(composition):
+    assert {line.job: line.schedule for line in bring(dry_run=True)}["default/monthly"] == "celery 0 9 mon 1-7 * Europe/London"
