@@ -45,7 +45,7 @@ def for_staff(view: View) -> View:
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             response = _let_in(request) or view(request, *args, **kwargs)
-        except django.db.Error:                             # its text may name hosts and users
+        except (django.db.OperationalError, django.db.InterfaceError):   # its text may name hosts and users
             logger.exception("the dashboard cannot read the database")
             response = render(request, "chrono_beat/dashboard/away.html", status=503)
         response.setdefault("Content-Security-Policy", POLICY)

@@ -192,7 +192,7 @@ def test_without_the_database_a_page_says_so_and_tells_no_host(client, monkeypat
     answer = client.get(f"/chrono/{page}")
 
     text = answer.content.decode()
-    assert (answer.status_code, "The database does not answer" in text, "db.internal" in text) == (503, True, False)
+    assert (answer.status_code, "The database cannot be read" in text, "db.internal" in text) == (503, True, False)
 
 
 def test_a_minute_that_is_not_over_draws_no_standstill():
