@@ -203,6 +203,11 @@ class ExecutionPage(ReadOnlyPage):
         """Return what became of a dead letter."""
         return f"{execution.handled_as}, {in_utc(execution.handled_at)}" if execution.handled_at else EMPTY
 
+    def get_paginator(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the pages of the list, or of Django's own history of one row, which lies in another table."""
+        kind = self.paginator if queryset.model is Execution else BoundedPaginator
+        return kind(queryset, *args, **kwargs)
+
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         """Say whether the user may cancel."""
         return self.may(request, "cancel")
