@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -39,14 +40,14 @@ class TenantPage(Page):
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Tenant | None = None) -> Any:
-        """Return the form's sections; who may only look sees instants with their zone."""
+        """Return the form's sections; who may only look sees instants with their zone, and no URL that may hold a secret."""
         if obj is None:
             return self.fieldsets
         shown = [("Usage", {"fields": ("uses", "see_also")}), *self.fieldsets,
                  ("Stored", {"classes": ("collapse",), "fields": ("created", "changed")})]
         if self.has_change_permission(request, obj):
             return shown
-        seen = {"retries_paused_until": "retries_held"}
+        seen = {"retries_paused_until": "retries_held", "alert_url": "alert_host"}
         return [(title, options | {"fields": tuple(seen.get(name, name) for name in options["fields"])})
                 for title, options in shown]
 
@@ -158,6 +159,11 @@ class TenantPage(Page):
     def retries_held(self, tenant: Tenant) -> str:
         """Return until when retries are held."""
         return in_utc(tenant.retries_paused_until)
+
+    @admin.display(description="alert URL")
+    def alert_host(self, tenant: Tenant) -> str:
+        """Return where alerts are sent to; the rest of such a URL is often a secret."""
+        return urlsplit(tenant.alert_url).hostname or ""
 
     @admin.display(description="created")
     def created(self, tenant: Tenant) -> str:
