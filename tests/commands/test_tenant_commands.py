@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from chrono_beat_django.models import ApiKey, Job, Tenant
+from chrono_beat_django.models import AlertMute, ApiKey, Job, Tenant
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
 
@@ -37,14 +37,15 @@ def test_programs_are_told_of_every_change(run, nightly):
         ("tenants resume acme", {"slug": "acme"}),
         ("tenants move acme chrono.big", {"slug": "acme", "pool": "chrono.big", "still_running": []}),
         ("tenants delete acme --yes", {"slug": "acme", "still_running": []}),
-        ("alerts mute --kind missed", {"id": 1, "kind": "missed"}),
-        ("alerts unmute 1", {"id": 1}),
+        ("alerts mute --kind missed", {"kind": "missed"}),
+        ("alerts unmute MUTE", {}),
         ("keys create default", {"tenant": "default", "scopes": "read"}),
         ("keys rotate KEY", {"tenant": "default", "scopes": "read"}),
         ("keys revoke KEY", {"tenant": "default"}),
     ):
         key = ApiKey.objects.order_by("id").values_list("prefix", flat=True).first() or ""
-        said = json.loads(run(*line.replace("KEY", key).split(), "--json"))
+        mute = AlertMute.objects.values_list("id", flat=True).first() or 0
+        said = json.loads(run(*line.replace("KEY", key).replace("MUTE", str(mute)).split(), "--json"))
         assert {name: said[name] for name in told} == told, line
         assert ("secret" in said) is line.startswith(("keys create", "keys rotate")), line
 
