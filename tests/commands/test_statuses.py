@@ -39,7 +39,7 @@ LINES = (
     (3, "jobs backfill ghost 2026-01-01T00:00Z 2026-01-02T00:00Z"), (3, "jobs create x --task t --every 1h --tenant nobody"),
     (3, f"executions show {GHOST}"), (3, f"executions cancel {GHOST}"), (3, "tenants show nobody"),
     (3, "tenants update nobody --weight 2"), (3, "tenants pause nobody"), (3, "keys revoke nothing"), (3, "alerts close 1"),
-    (3, "alerts unmute 1"),
+    (3, "alerts unmute 1"), (3, "alerts mute --tenant nobody"), (3, "forecast -t nobody"), (3, "transitions -t nobody"),
     (4, "jobs create nightly --task t --every 1h"), (4, "jobs update nightly --if-version 7 --priority 1"),
     (4, "jobs update nightly --rename taken"), (4, "executions cancel LAST"), (4, "tenants create default"),
     (4, "jobs create x --tenant full --task t --every 1h"),

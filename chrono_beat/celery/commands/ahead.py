@@ -8,6 +8,7 @@ import click
 
 from chrono_beat.celery.commands.options import machine_option, tenants_option
 from chrono_beat.celery.commands.output import as_json, command, root, table
+from chrono_beat.celery.commands.shown import known
 
 MOST_RUNS = 8
 """Instants that a line of the table names."""
@@ -32,7 +33,7 @@ def ahead(context: click.Context, tenant: str | None, hours: int, machine: bool)
     The fullest minutes are shown with the spread that would help. Exact from the schedules; jobs with a spread count
     as their average.
     """
-    found = root(context).forecasting().load(tenant, hours)
+    found = root(context).forecasting().load(known(context, tenant), hours)
     if machine:
         click.echo(as_json({"start": found.start, "total": found.total, "tenants": found.tenants,
                             "peaks": [peak._asdict() for peak in found.peaks]}))
@@ -61,7 +62,7 @@ def transitions(
     Each is moved, skipped, run twice, or run once, and at which instants. Jobs of every hour are touched by none.
     Paused jobs are listed, too.
     """
-    found = root(context).forecasting().transitions(zone=zone, year=year, tenant=tenant)
+    found = root(context).forecasting().transitions(zone=zone, year=year, tenant=known(context, tenant))
     if machine:
         click.echo(as_json([line._asdict() for line in found]))
         return

@@ -8,6 +8,7 @@ import click
 
 from chrono_beat.celery.commands.options import limit_option, machine_option, seconds
 from chrono_beat.celery.commands.output import ACTOR, answer, as_json, command, root, table
+from chrono_beat.celery.commands.shown import known
 
 ALERT = ("id", "kind", "tenant", "subject", "count", "first_at", "last_at", "told_at", "closed_at", "text")
 MUTE = ("id", "kind", "tenant", "subject", "until", "note", "created_by")
@@ -61,7 +62,7 @@ def mute(
 ) -> None:
     """Note alerts and do not send them."""
     made = root(context).alerts().mute(
-        kind, tenant, subject, lasting=seconds(lasting, "for"), note=note, actor=ACTOR)
+        kind, known(context, tenant), subject, lasting=seconds(lasting, "for"), note=note, actor=ACTOR)
     answer(machine, f"mute {made.id}", **facts(made, MUTE))
 
 

@@ -10,7 +10,7 @@ import click
 from chrono_beat.celery.commands.output import local, plain, root
 from chrono_beat.core import callback
 from chrono_beat.core.definition import FIELDS
-from chrono_beat.core.errors import InvalidInput
+from chrono_beat.core.errors import InvalidInput, NotFound
 from chrono_beat.core.schedule import ScheduleError
 
 SHOWN_ERROR_CHARACTERS = 80
@@ -26,6 +26,17 @@ def find(context: click.Context, tenant: str | None, name: str) -> Any:
     """Return the job that the command line names."""
     composition = root(context)
     return composition.jobs().get(tenant or composition.config().default_tenant, name)
+
+
+def known(context: click.Context, tenant: str | None) -> str | None:
+    """Return the tenant that the command line names, or none.
+
+    Raises:
+        NotFound: there is no such tenant, so that a slip of the pen is not taken for one that has nothing.
+    """
+    if tenant and not root(context).tenants().every().filter(slug=tenant).exists():
+        raise NotFound(f'there is no tenant "{tenant}"')
+    return tenant
 
 
 def facts(functions: Any, job: Any) -> dict[str, Any]:
