@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from chrono_beat.core import addresses
 from chrono_beat.core.errors import ChronoError, Problem
@@ -198,11 +198,18 @@ def unmasked(given: object, stored: str) -> object:
     return {name: before.get(name, value) if value == MASK else value for name, value in values.items()}
 
 
+LEAST_TOKEN_CHARACTERS = 16
+"""A part of a URL's path that is as long may be a token."""
+
+
 def without_secrets(text: str, target: HttpTarget) -> str:
-    """Return a text with the values of secret headers and the signing secrets taken out."""
+    """Return a text with the values of secret headers, the signing secrets, and what may be a token of the URL taken out."""
     values, _ = _object(target.headers)
     secrets = {value for name, value in values.items() if is_secret(name) and isinstance(value, str) and value}
     secrets |= {word for value in secrets for word in value.split() if len(word) >= 6} | {*target.secrets}
+    parts = urlsplit(target.url)
+    secrets |= {value for _, value in parse_qsl(parts.query) if len(value) >= 6}
+    secrets |= {segment for segment in parts.path.split("/") if len(segment) >= LEAST_TOKEN_CHARACTERS}
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return text
