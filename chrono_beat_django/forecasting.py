@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from django.db.models import Count
 
+from chrono_beat.core import field_checks as checks
 from chrono_beat.core import forecast, ids
 from chrono_beat.core.errors import InvalidInput, Problem
 from chrono_beat.core.forecast import Busiest, Load, Peak
@@ -14,6 +15,8 @@ from chrono_beat.core.schedule import Schedule, ScheduleError, schedule_from_par
 from chrono_beat_django import wiring
 from chrono_beat_django.models import Job, JobQuerySet, Tenant
 from chrono_beat_django.store import definitions as store
+
+HOURS = checks.Number(1, forecast.MAX_HOURS, "hours", whole=True, optional=False)
 
 
 class Forecast(NamedTuple):
@@ -105,8 +108,9 @@ def busiest(tenant: str | None = None, count: int = 50, hours: int = 24) -> Ahea
 
 
 def _check(hours: int) -> None:
-    if not 1 <= hours <= forecast.MAX_HOURS:
-        raise InvalidInput(Problem("hours", f"must be from 1 to {forecast.MAX_HOURS}"))
+    _, wrong = checks.number(hours, HOURS)
+    if wrong:
+        raise InvalidInput(Problem("hours", wrong))
 
 
 def _loads(tenant: str | None) -> dict[str, Counter[Load]]:
@@ -163,10 +167,11 @@ def transitions(
     Raises:
         InvalidInput: the zone is none, or the year is not from 1900 to 2999.
     """
-    if zone is not None and zone not in zone_keys():
-        raise InvalidInput(Problem("zone", f"{zone!r} is not an IANA zone; use a name such as 'Europe/London'"))
-    if year is not None and not 1900 <= year <= 2999:
-        raise InvalidInput(Problem("year", "must be from 1900 to 2999"))
+    if zone is not None and (not isinstance(zone, str) or zone not in zone_keys()):
+        shown = checks.cut(str(zone))
+        raise InvalidInput(Problem("zone", f"{shown} is not an IANA zone; use a name such as 'Europe/London'"))
+    if year is not None and (not isinstance(year, int) or not 1900 <= year <= 2999):
+        raise InvalidInput(Problem("year", "must be a whole number from 1900 to 2999"))
     now = ids.from_us(wiring.now_us())
     start = now if year is None else datetime(year, 1, 1, tzinfo=UTC) - timedelta(seconds=1)
     end = now + timedelta(days=366) if year is None else datetime(year + 1, 1, 1, tzinfo=UTC) - timedelta(seconds=1)

@@ -33,6 +33,18 @@ def composition(transactional_db):
         yield
 
 
+@pytest.mark.parametrize(("look", "given", "field"), [
+    (look, {"hours": hours}, "hours") for look in (forecasting.load, forecasting.busiest)
+    for hours in (0, 100 * 8_766, 1.5, "x", None, float("nan"))
+] + [(forecasting.transitions, {"year": year}, "year") for year in (1, 10**9, "x", 2026.5)]
+  + [(forecasting.transitions, {"zone": zone}, "zone") for zone in ("x" * 100_000, ["Europe/Paris"], 7)])
+def test_what_reaches_too_far_or_is_of_another_type_is_refused_by_its_field(look, given, field):
+    with pytest.raises(InvalidInput) as refused:
+        look(**given)
+
+    assert refused.value.field == field and len(str(refused.value)) < 200
+
+
 def chrono_command(*line):
     app = Celery("ahead", set_as_current=False)
     ChronoBeat(app)
