@@ -57,6 +57,21 @@ def told(response):
     return [str(message) for message in response.context["messages"]]
 
 
+def test_nothing_is_done_for_a_page_of_somebody_elses(ada):
+    """Every page that takes a POST asks for Django's token, and a GET does no deed."""
+    job = create()
+    ada.handler.enforce_csrf_checks = True
+    pages = ["job/", "job/add/", f"job/{job.id}/change/", f"job/{job.id}/delete/", "job/preview/", f"job/{job.id}/preview/"]
+    pages += [f"{model}/{page}" for model in ("tenant", "apikey", "alertmute") for page in ("", "add/")]
+    chosen = {"action": "pause_jobs", "_selected_action": [str(job.id)], "post": "yes"}
+
+    for page in (*pages, "execution/", "alert/"):
+        assert ada.post(f"/admin/chrono_beat/{page}", chosen).status_code == 403, page
+    ada.get("/admin/chrono_beat/job/", chosen)
+    job.refresh_from_db()
+    assert not job.paused
+
+
 # -- tenants ----------------------------------------------------------------------------------------------------------
 
 
