@@ -10,14 +10,14 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html_join
-from django.utils.safestring import mark_safe
+from django.utils.safestring import SafeString, mark_safe
 
 from chrono_beat.core.alerts import KINDS, Receipt
 from chrono_beat.core.errors import NotFound
 from chrono_beat.core.ids import from_us
 from chrono_beat_django import alerts
 from chrono_beat_django.admin.instants import in_utc
-from chrono_beat_django.admin.pages import DefaultFilter, Page, ReadOnlyPage, TenantFilter, instant_column
+from chrono_beat_django.admin.pages import DefaultFilter, Page, ReadOnlyPage, TenantFilter, in_one_line, instant_column
 from chrono_beat_django.models import Alert, AlertMute
 
 MUTED_FOR = timedelta(days=1)
@@ -46,8 +46,7 @@ class AlertPage(ReadOnlyPage):
     """What somebody should know, the last noticed first."""
 
     actions = ("close_alerts", "mute_alerts")
-    list_display = ("last", "kind", "tenant", "subject", "text", "count", "told", "state")
-    list_display_links = ("last", "kind")
+    list_display = ("kind", "tenant", "says", "count", "last", "subject", "told", "state")
     list_filter = (OpenFilter, TenantFilter)
     search_fields = ("subject__startswith",)
     search_help_text = "Beginning of what it is about: a job, a pool, a lane …"
@@ -57,6 +56,11 @@ class AlertPage(ReadOnlyPage):
     last = instant_column("last_at", "last noticed")
     told = instant_column("told_at", "last told")
     over = instant_column("closed_at", "over")
+
+    @admin.display(description="text")
+    def says(self, alert: Alert) -> str:
+        """Return what it says, without what is to be done."""
+        return alert.text.partition("\n")[0]
 
     @admin.display(description="receivers")
     def receivers(self, alert: Alert) -> str:
@@ -126,9 +130,9 @@ class MutePage(Page):
     created = instant_column("created_at", "since")
 
     @admin.display(description="what")
-    def what(self, mute: AlertMute) -> str:
+    def what(self, mute: AlertMute) -> SafeString:
         """Return what it stands for."""
-        return str(mute)
+        return in_one_line(str(mute))
 
     def get_fields(self, request: HttpRequest, obj: AlertMute | None = None) -> tuple[str, ...]:
         """Return the form's fields, or all that is kept."""

@@ -82,7 +82,7 @@ class Alert(models.Model):
                    models.Index(fields=["last_at"], name="chrono_alert_age")]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.tenant}/{self.subject}"
+        return " ".join(filter(None, (self.kind, self.tenant, self.subject)))
 
     @property
     def receipts(self) -> dict[str, Receipt]:
