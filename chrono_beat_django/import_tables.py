@@ -54,11 +54,14 @@ def _entry(row: Any, origin: str, timezone: str, now: datetime) -> Entry:
         if first is None:
             raise ScheduleError("one_off", "it has no run left")
         schedule = Once(first, timezone=schedule.timezone)
-        warnings.append(f"runs only once: at {first.isoformat()}")
+        warnings.append(f"runs only once: at {first:%Y-%m-%dT%H:%M:%SZ}")
+    over = row.expires is not None and row.expires <= now
+    if row.clocked is not None and not row.enabled:             # else beat would still send it
+        over = over or row.clocked.clocked_time <= now
     options = {"queue": row.queue, "priority": row.priority, "expires": row.expire_seconds}
     return imports.entry(
         origin, row.name, row.task, schedule, options=options, warnings=warnings,
-        once=row.one_off or isinstance(schedule, Once), args=json.loads(row.args or "[]"),
+        once=row.one_off or isinstance(schedule, Once), over=over, args=json.loads(row.args or "[]"),
         kwargs=json.loads(row.kwargs or "{}"), headers=json.loads(row.headers or "{}") or None,
         paused=not row.enabled, note=row.description)
 

@@ -34,8 +34,8 @@ class Line(NamedTuple):
     """What becomes of one entry.
 
     Args:
-        action: "create", "update", "unchanged", "refused", "removed" (gone there, kept here), "elsewhere" (another
-            tenant has it since), "pause" or "delete".
+        action: "create", "update", "unchanged", "refused", "over" (it will never run there again, and has no job here),
+            "removed" (gone there, kept here), "elsewhere" (another tenant has it since), "pause" or "delete".
         job: ``tenant/name``.
         origin: what it was imported from.
         schedule: its kind, expression and zone.
@@ -124,7 +124,7 @@ def _one(found: Entry, tenant: str, dry_run: bool, actor: str | None) -> Line:
         return Line("refused", where, found.origin, schedule, tuple(f"{p.field}: {p.message}" for p in error.problems))
     except ChronoError as error:
         return Line("refused", where, found.origin, schedule, (str(error),))
-    return Line(action, where, found.origin, schedule, found.warnings)
+    return Line(action, where, found.origin, schedule, (imports.IS_OVER,) if action == "over" else found.warnings)
 
 
 def _bring(found: Entry, definition: JobDefinition, tenant: str, dry_run: bool, actor: str | None) -> str:
@@ -135,6 +135,8 @@ def _bring(found: Entry, definition: JobDefinition, tenant: str, dry_run: bool, 
     if job is not None and job.finished_at is not None and found.once:
         return "unchanged"                                  # it has run: what runs once is not planned again
     if job is None or job.finished_at is not None:
+        if found.over:
+            return "over"
         wanted = definitions.validate(definition, now_us=wiring.now_us(), config=wiring.config())
         if Job.objects.using(store.alias()).unfinished().of(tenant).filter(name=wanted.name).exists():
             raise ChronoError(f'{tenant} has a job "{wanted.name}" that does not come from here; rename one of them')

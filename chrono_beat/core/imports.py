@@ -23,6 +23,8 @@ ATTEMPTS = Retry(max_attempts=1)
 BOTH_DAYS = "both day fields must hold, as in Celery; cron text would take either"
 NO_SOLAR = "solar schedules are unsupported; replace it by a crontab near that time, or trigger the job from code"
 NO_RELATIVE = "relative is dropped: runs are not rounded to whole periods"
+DISABLED = "is disabled there, so it is paused here"
+IS_OVER = "is over there; nothing is left to take over"
 NEW_EXPIRY = "expiry counts from the due time, where Celery counts from the sending"
 
 CELERYS_OWN = "celery.backend_cleanup"
@@ -30,6 +32,8 @@ CELERYS_OWN = "celery.backend_cleanup"
 
 _ENVIRONMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.*?)\s*$")
 _PERCENT = re.compile(r"(?<!\\)%")
+_SCHEDULES_OF = ("celery", "django_celery_beat")
+_MEANING = ("is_due", "remaining_estimate")
 _CELERY_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
 
@@ -44,6 +48,7 @@ class Entry:
         warnings: where its meaning differs, a sentence each.
         problem: why it cannot be taken over, with the mend; "" otherwise.
         once: it is to run only once: an import that is repeated does not plan it again.
+        over: it will never run there again.
     """
 
     origin: str
@@ -52,30 +57,34 @@ class Entry:
     warnings: tuple[str, ...] = ()
     problem: str = ""
     once: bool = False
+    over: bool = False
 
 
 def entry(
     origin: str, name: str, task: str, schedule: Schedule, *, options: Mapping[str, Any] | None = None,
-    warnings: Iterable[str] = (), once: bool = False, **fields: Any,
+    warnings: Iterable[str] = (), once: bool = False, over: bool = False, **fields: Any,
 ) -> Entry:
     """Return an entry whose definition keeps the meaning that Celery gives it.
 
     Args:
         schedule: when it fires.
         options: those of ``apply_async``; what has no place in a job becomes a warning.
+        once: as of :class:`Entry`; likewise *over*.
         fields: further ones of the definition.
     """
     parts = schedule.parts()
     found, told = _from_options(dict(options or {}), parts.timezone)
     if isinstance(schedule, CeleryCrontab) and schedule.day_of_week != "*" and schedule.day_of_month != "*":
         told.append(BOTH_DAYS)
+    if fields.get("paused"):
+        told.append(DISABLED)
     given: dict[str, Any] = {
         "start": parts.start, "end": parts.end, "anchor": parts.anchor, "retry": ATTEMPTS,
     }
     definition = JobDefinition(
         name=name, task=task, schedule_kind=parts.kind, expression=parts.expression, timezone=parts.timezone,
         **(given | found | fields))
-    return Entry(origin=origin, name=name, definition=definition, warnings=(*warnings, *told), once=once)
+    return Entry(origin=origin, name=name, definition=definition, warnings=(*warnings, *told), once=once, over=over)
 
 
 def refused(origin: str, name: str, why: object) -> Entry:
@@ -95,15 +104,31 @@ def celery_schedule(value: Any, timezone: str) -> Schedule:
     """
     if isinstance(value, (int, float, timedelta)):
         return Interval(value, timezone=timezone)
+    if _has_own_meaning(type(value)):
+        raise ScheduleError("schedule", _unsupported(value), code="unsupported")
     if hasattr(value, "_orig_minute"):
         minute, hour, weekday, date, month = (getattr(value, f"_orig_{field}") for field in _CELERY_FIELDS)
-        return CeleryCrontab(minute, hour, weekday, date, month, timezone)
+        return CeleryCrontab(minute, hour, weekday, date, month, str(value.tz) if _has_own_zone(value) else timezone)
     if hasattr(value, "event") and hasattr(value, "lat"):
         raise ScheduleError("schedule", NO_SOLAR, code="unsupported")
     if hasattr(value, "run_every"):
         return Interval(value.run_every, timezone=timezone)
-    raise ScheduleError(
-        "schedule", f"a {type(value).__name__} is unsupported; write it as a crontab or an interval", code="unsupported")
+    raise ScheduleError("schedule", _unsupported(value), code="unsupported")
+
+
+def _unsupported(value: object) -> str:
+    return f"a {type(value).__name__} is unsupported; write it as a crontab or an interval"
+
+
+def _has_own_meaning(kind: type) -> bool:
+    """Say whether a class derived from one of Celery's decides by itself when it is due."""
+    methods = [getattr(kind, name) for name in _MEANING if hasattr(kind, name)]
+    return any(method.__module__.partition(".")[0] not in _SCHEDULES_OF for method in methods)
+
+
+def _has_own_zone(value: Any) -> bool:
+    """Say whether it is the crontab of django-celery-beat, which is read in a zone of its own."""
+    return type(value).__module__.partition(".")[0] == "django_celery_beat"
 
 
 def from_beat_schedule(schedule: Mapping[str, Any], timezone: str) -> Iterator[Entry]:
@@ -117,17 +142,26 @@ def from_beat_schedule(schedule: Mapping[str, Any], timezone: str) -> Iterator[E
         origin = f"beat_schedule:{name}"
         try:
             when = celery_schedule(item["schedule"], timezone)
-            warnings = ["counts from the import; Celery counts from the last run"] if isinstance(when, Interval) else []
-            if getattr(item["schedule"], "relative", False):
-                warnings.append(NO_RELATIVE)
-            if name == CELERYS_OWN:
-                warnings.append("Celery's beat adds this entry by itself; without it, results that have expired stay")
-            yield entry(origin, str(name), item["task"], when, options=item.get("options"), warnings=warnings,
+            yield entry(origin, str(name), item["task"], when, options=item.get("options"), warnings=_told_of(name, item, when),
                         args=item.get("args") or (), kwargs=item.get("kwargs") or {})
         except ScheduleError as error:
             yield refused(origin, str(name), error.reason)
         except (KeyError, TypeError, AttributeError) as error:
             yield refused(origin, str(name), f"the entry needs a task and a schedule ({type(error).__name__}: {error})")
+
+
+def _told_of(name: str, item: Mapping[str, Any], when: Schedule) -> Iterator[str]:
+    """Yield where the meaning of an entry of ``beat_schedule`` differs, as far as its schedule goes."""
+    given = item["schedule"]
+    if isinstance(when, Interval):
+        yield "counts from the import; Celery counts from the last run"
+        # Celery heeds the entry's own word only where it makes the schedule itself.
+        if item.get("relative") if isinstance(given, (int, float, timedelta)) else given.relative:
+            yield NO_RELATIVE
+    if getattr(given, "nowfun", None) is not None and not _has_own_zone(given):
+        yield f"nowfun is dropped: it is read in {when.timezone}"
+    if name == CELERYS_OWN:
+        yield "Celery's beat adds this entry by itself; without it, results that have expired stay"
 
 
 def from_crontab(text: str, *, source: str, task: str, timezone: str, system: bool = False) -> Iterator[Entry]:
@@ -173,7 +207,8 @@ def from_crontab(text: str, *, source: str, task: str, timezone: str, system: bo
             continue
         body, *lines = (part.replace("\\%", "%") for part in _PERCENT.split(command))
         kwargs: dict[str, Any] = {"command": body.strip()}
-        kwargs |= {"stdin": "\n".join(lines)} if lines else {}
+        # The last line has its end, as cron sends it: a shell's `read` would not see it otherwise.
+        kwargs |= {"stdin": stdin.removesuffix("\n") + "\n"} if (stdin := "\n".join(lines)) else {}
         kwargs |= {"user": words[len(fields)]} if system else {}
         kwargs |= {"env": dict(environment)} if environment else {}
         warnings = [f"the environment is stored with the job: {', '.join(environment)}"] if environment else []

@@ -248,7 +248,7 @@ def test_a_crontab_file_becomes_runs_of_one_task(tmp_path):
 
     report, clean = Job.objects.get(name__startswith="/bin/report"), Job.objects.get(name__startswith="/bin/clean")
     assert json.loads(report.kwargs) == {
-        "command": "/bin/report --to a%b", "stdin": "first\nsecond", "env": {"MAILTO": "ops@example.org"}}
+        "command": "/bin/report --to a%b", "stdin": "first\nsecond\n", "env": {"MAILTO": "ops@example.org"}}
     assert (report.timezone, clean.timezone, clean.task) == ("UTC", "Asia/Tokyo", "ops.run")
     assert [line.action for line in lines] == ["create", "create", "refused", "refused", "refused"]
 

@@ -149,10 +149,16 @@ def _warnings(context: click.Context, definition: JobDefinition, source: str = "
     found = list(facade(context).warnings_for(definition))
     if source in UNDONE_BY:
         found.append(Problem("source", UNDONE_BY[source], "undone"))
-    app = context.obj.app
-    app.finalize()
-    if definition.target_kind == "task" and definition.task not in app.tasks:
-        near = difflib.get_close_matches(definition.task, [name for name in app.tasks if not name.startswith("celery.")], n=1)
-        found.append(Problem("task", f"this app has no task {definition.task}" + (
-            f"; did you mean {near[0]}?" if near else ", so a worker of another one has to know it"), "unknown"))
+    if definition.target_kind == "task" and (unknown := unknown_task(context.obj.app, definition.task)):
+        found.append(Problem("task", unknown, "unknown"))
     return found
+
+
+def unknown_task(app: Any, task: str) -> str:
+    """Say that an app does not know a task, and which one may be meant; "" where it knows it."""
+    app.finalize()
+    if task in app.tasks:
+        return ""
+    near = difflib.get_close_matches(task, [name for name in app.tasks if not name.startswith("celery.")], n=1)
+    return f"this app has no task {task}" + (
+        f"; did you mean {near[0]}?" if near else ", so a worker of another one has to know it")

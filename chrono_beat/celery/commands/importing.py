@@ -1,6 +1,7 @@
 """``chrono import``: take over what another scheduler has."""
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from celery.beat import Scheduler
 from celery.exceptions import ImproperlyConfigured
 
 from chrono_beat.celery.commands import progress
+from chrono_beat.celery.commands.editing import unknown_task
 from chrono_beat.celery.commands.options import machine_option, tenant_option
 from chrono_beat.celery.commands.output import ACTOR, TROUBLE, as_json, command, root
 from chrono_beat.core import ids, imports, imports_redbeat
@@ -49,7 +51,8 @@ def importing(context: click.Context, source: str, apply: bool, machine: bool, t
     entries = [*entries]                # known before the first is written, so that the bar has an end
     with progress.bar("import", machine=machine, total=len(entries)) as went:
         lines = composition.importing().bring_in(
-            entries, prefix=prefix, tenant=tenant or composition.config().default_tenant,
+            (_with_unknown(context.obj.app, entry) for entry in entries), prefix=prefix,
+            tenant=tenant or composition.config().default_tenant,
             tenants=_pairs(given["tenant_of"], "tenant_of"), pools=_pairs(given["pools"], "pool"), paused=given["paused"],
             shadow=given["shadow"], concurrency=given["concurrency"], prune=given["prune"], prune_all=given["prune_all"],
             dry_run=not apply, actor=ACTOR, progress=lambda line: went())
@@ -94,6 +97,12 @@ def read(context: click.Context, composition: Any, source: str, given: dict[str,
         return imports_redbeat.ORIGIN, imports_redbeat.from_redbeat(_redbeat_hashes(app), zone)
     tables = composition.importing().import_tables
     return tables.ORIGIN, tables.read(zone, ids.from_us(composition.now_us()))
+
+
+def _with_unknown(app: Any, entry: imports.Entry) -> imports.Entry:
+    """Warn of a task that this app does not know: nobody would run it where no other one does."""
+    unknown = unknown_task(app, entry.definition.task) if entry.definition else ""
+    return replace(entry, warnings=(*entry.warnings, unknown)) if unknown else entry
 
 
 def _redbeat_hashes(app: Any) -> list[tuple[str, dict[str, str]]]:
