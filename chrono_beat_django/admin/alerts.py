@@ -46,7 +46,7 @@ class AlertPage(ReadOnlyPage):
     """What somebody should know, the last noticed first."""
 
     actions = ("close_alerts", "mute_alerts")
-    list_display = ("kind", "tenant", "says", "count", "last", "subject", "told", "state")
+    list_display = ("what", "tenant", "says", "count", "last", "subject", "told", "state")
     list_filter = (OpenFilter, TenantFilter)
     search_fields = ("subject__startswith",)
     search_help_text = "Beginning of what it is about: a job, a pool, a lane …"
@@ -56,6 +56,11 @@ class AlertPage(ReadOnlyPage):
     last = instant_column("last_at", "last noticed")
     told = instant_column("told_at", "last told")
     over = instant_column("closed_at", "over")
+
+    @admin.display(description="kind")
+    def what(self, alert: Alert) -> SafeString:
+        """Return its kind, which a narrow column would break at each letter."""
+        return in_one_line(alert.kind)
 
     @admin.display(description="text")
     def says(self, alert: Alert) -> str:
