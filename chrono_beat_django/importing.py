@@ -21,11 +21,11 @@ from chrono_beat_django import import_tables, jobs, wiring
 from chrono_beat_django.models import Job, Tenant
 from chrono_beat_django.store import definitions as store
 
-__all__ = ["PRUNES", "Line", "bring_in", "import_tables", "imports"]
+__all__ = ["PRUNES", "TAKEN", "Line", "bring_in", "import_tables", "imports"]
 
 PRUNES = ("pause", "delete")
 _SCHEDULE = ("schedule_kind", "expression", "timezone", "start", "end")
-_TAKEN = (*_SCHEDULE, "name", "task", "anchor", "args", "kwargs", "headers", "pool", "priority", "soft_limit",
+TAKEN = (*_SCHEDULE, "name", "task", "anchor", "args", "kwargs", "headers", "pool", "priority", "soft_limit",
           "max_duration", "expires_after", "note")
 """What a repeated import brings along; all else is the operator's."""
 
@@ -146,7 +146,7 @@ def _bring(found: Entry, definition: JobDefinition, tenant: str, dry_run: bool, 
                 Job.objects.using(store.alias()).filter(id=made.id).update(origin=found.origin)
         return "create"
     stored = store.definition_of(job)
-    kept = {field: getattr(stored, field) for field in definitions.FIELDS if field not in _TAKEN}
+    kept = {field: getattr(stored, field) for field in definitions.FIELDS if field not in TAKEN}
     kept |= {"note": definition.note or stored.note, "written_as": definition.written_as}
     if found.once:
         kept |= {field: getattr(stored, field) for field in _SCHEDULE}
@@ -154,7 +154,7 @@ def _bring(found: Entry, definition: JobDefinition, tenant: str, dry_run: bool, 
         replace(definition, **kept), now_us=wiring.now_us(), config=wiring.config(), planned=True)
     if replace(wanted, anchor=stored.anchor) == stored:     # the last run there moves on while both are in use
         return "unchanged"
-    fields = {name: getattr(wanted, name) for name in _TAKEN}
+    fields = {name: getattr(wanted, name) for name in TAKEN}
     if wanted.target_kind == "shadow":
         fields["queue"] = wanted.queue                      # the pool of its later life
     if all(getattr(wanted, field) == getattr(stored, field) for field in _SCHEDULE):

@@ -186,3 +186,14 @@ def test_a_spread_is_proposed_by_a_figure_of_the_whole_deployment_that_says_so(r
         assert said in run("jobs", "preview", "report")
         assert said in run("jobs", "update", "report", "--note", "x", "--dry-run")
         assert "is crowded" not in run("jobs", "update", "report", "--spread", "5m")
+
+
+@pytest.mark.parametrize(("source", "change", "undone"), [
+    ("import", ("--priority", "1"), True), ("import", ("--target-kind", "shadow"), False),
+    ("import", ("--misfire", "skip"), False), ("decorator", ("--misfire", "skip"), True), ("", ("--priority", "1"), False)])
+def test_who_makes_the_job_what_it_was_is_told_where_somebody_does(run, nightly, source, change, undone):
+    Job.objects.update(source=source)
+
+    told = json.loads(run("jobs", "update", "nightly", *change, "--dry-run", "--json"))
+
+    assert ("undone" in [warning["code"] for warning in told["warnings"]]) is undone

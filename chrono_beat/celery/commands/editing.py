@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -14,7 +15,19 @@ from chrono_beat.celery.commands.options import (
     said_of,
     tenant_option,
 )
-from chrono_beat.celery.commands.output import ACTOR, IN_THE_WAY, as_facts, as_json, command, fail, going_on, local, table, tell
+from chrono_beat.celery.commands.output import (
+    ACTOR,
+    IN_THE_WAY,
+    as_facts,
+    as_json,
+    command,
+    fail,
+    going_on,
+    local,
+    root,
+    table,
+    tell,
+)
 from chrono_beat.celery.commands.shown import facade, facts, find, next_run
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.errors import InvalidInput, Problem
@@ -100,7 +113,7 @@ def update(
     if not dry_run:
         done = functions.change(job, "update", ACTOR, changes, before)
         job, running = done.job, done.running
-    warnings = _warnings(context, edit.definition, job.source)
+    warnings = [*_undone(context, job.source, changes), *_warnings(context, edit.definition)]
     if machine:
         click.echo(as_json({
             "saved": not dry_run, "changed": {column: list(values) for column, values in edit.changed.items()},
@@ -144,11 +157,16 @@ def _cell(value: Any) -> str:
     return text if len(text) <= CELL_CHARACTERS else text[:CELL_CHARACTERS] + "…"
 
 
-def _warnings(context: click.Context, definition: JobDefinition, source: str = "") -> list[Problem]:
+def _undone(context: click.Context, source: str, changes: Mapping[str, Any]) -> list[Problem]:
+    """Say who undoes these changes of a job; an import brings back only what the other scheduler knows of."""
+    if source not in UNDONE_BY or source == "import" and not changes.keys() & {*root(context).importing().TAKEN}:
+        return []
+    return [Problem("source", UNDONE_BY[source], "undone")]
+
+
+def _warnings(context: click.Context, definition: JobDefinition) -> list[Problem]:
     """Return what is allowed but likely to hurt, and a task that this app does not know: another one's worker may."""
     found = list(facade(context).warnings_for(definition))
-    if source in UNDONE_BY:
-        found.append(Problem("source", UNDONE_BY[source], "undone"))
     if definition.target_kind == "task" and (unknown := unknown_task(context.obj.app, definition.task)):
         found.append(Problem("task", unknown, "unknown"))
     return found
