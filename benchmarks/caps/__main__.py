@@ -38,8 +38,8 @@ def run(site, args):
     from chrono_beat_django.conf import config
 
     load, began = Load(args.seed), time.time()
-    load.define()
     site.start()
+    load.define()                       # where nobody claims yet, what is due first is missed and not run late
     tenants = {job.id: job.tenant for job in load.jobs.values()}
     sampler = Sampler(config().redis_url, config().key_prefix, config().lanes, CAPS, tenants)
     sampler.start()
