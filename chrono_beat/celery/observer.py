@@ -6,7 +6,8 @@ itself does not say which entry it comes from, and a failed attempt publishes no
 goes to a thread of its own, which writes it to the database every few seconds. Nothing here may end beat.
 
 The observer says up to which instant it has noted everything. Outside such spans nothing is known, so a beat that was
-killed, or a database that was away for long, leaves a gap and no false alarm.
+killed, or a database that was away for long, leaves a gap and no false alarm. A message that is being sent ends the span
+until it is known whether it was sent: a signal that ends beat can come in between.
 """
 from __future__ import annotations
 
@@ -74,6 +75,7 @@ class Observer:
         self._lock = threading.Lock()
         self._waiting: list[tuple[float, str, str, str]] = []
         self._began = monotonic()
+        self._sending: float | None = None
         self._watch: int | None = None
         self._failing = False
         self._ending = threading.Event()
@@ -86,6 +88,16 @@ class Observer:
             self._thread = threading.Thread(target=self._write_on, name="chrono-beat-observer", daemon=True)
             self._thread.start()
 
+    def sending(self) -> None:
+        """Be sure of nothing from now on, until `sent` or `not_sent`."""
+        with self._lock:
+            self._sending = self._monotonic()
+
+    def not_sent(self) -> None:
+        """Go on, since the message failed."""
+        with self._lock:
+            self._sending = None
+
     def sent(self, entry: Any) -> None:
         """Note that the message of an entry has been sent just now."""
         name, task = str(entry.name), str(entry.task)
@@ -96,11 +108,13 @@ class Observer:
                 logger.warning("what beat sent could not be written for too long: it is watched anew from now on")
             # Under the lock, so that a note that says "up to now" has all that came before.
             self._waiting.append((self._monotonic(), origin_of(entry), name, task))
+            self._sending = None
 
     def write(self) -> bool:
         """Write what waits; returns whether that went well. Otherwise it is kept for the next time."""
         with self._lock:
-            taken, watch, began, until = tuple(self._waiting), self._watch, self._began, self._monotonic()
+            taken, watch, began = tuple(self._waiting), self._watch, self._began
+            until = self._monotonic() if self._sending is None else max(self._sending, began)
         try:
             notebook = self._notebook()
             # Instants are the database's: this host's clock may be off by more than the schedulers differ.
@@ -145,7 +159,12 @@ def observe(scheduler: Any, observer: Observer) -> None:
     send, tick, close = scheduler.apply_async, scheduler.tick, scheduler.close
 
     def apply_async(entry: Any, *args: Any, **kwargs: Any) -> Any:
-        result = send(entry, *args, **kwargs)
+        observer.sending()
+        try:
+            result = send(entry, *args, **kwargs)
+        except Exception:
+            observer.not_sent()
+            raise
         try:
             observer.sent(entry)
         except Exception:

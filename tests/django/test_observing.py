@@ -100,8 +100,34 @@ def test_a_message_that_could_not_be_sent_is_not_noted_and_ends_nothing(desk):
     beat.app.amqp.__dict__["send_task_message"] = lambda *args, **kwargs: 1 / 0
 
     beat.tick()
+    desk.seconds += 2
 
     assert desk.made[0].write() and noted() == []
+    assert BeatWatch.objects.get().seen_until == NOON + timedelta(seconds=2)
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_beat_that_is_ended_while_it_sends_is_known_only_up_to_that_message(desk, is_sent):
+    """Celery's beat ends on SIGTERM by an exception out of whatever it does then."""
+    beat = desk.beat(Scheduler, beat_schedule=ENTRIES)
+    send = beat.app.amqp.send_task_message
+
+    def ended(*args, **kwargs):
+        if is_sent:
+            send(*args, **kwargs)
+        desk.seconds += 1
+        assert desk.made[0].write()
+        raise SystemExit(0)
+
+    beat.app.amqp.__dict__["send_task_message"] = ended
+    desk.seconds += 3
+
+    with pytest.raises(SystemExit):
+        beat.tick()
+
+    desk.seconds += 1
+    assert desk.made[0].write() and noted() == []
+    assert BeatWatch.objects.get().seen_until == NOON + timedelta(seconds=3)
 
 
 def test_while_the_database_is_away_fires_wait_and_beat_goes_on(desk, monkeypatch, caplog):
