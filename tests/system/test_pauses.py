@@ -91,7 +91,7 @@ def test_r082_r109_five_dispatchers_of_which_one_after_the_other_dies_make_exact
         time.sleep(KILL_EVERY_SECONDS)
         victim.kill()
         site.start_dispatcher()
-    site.shared_by(site.named("dispatcher"), 20)
+    site.shared_by(site.named("dispatcher"))
 
     verdict = site.finish(jobs, 60)
     print(f"{len(verdict)} executions, five dispatchers killed; longest lateness {longest(verdict):.2f} s")
