@@ -31,15 +31,17 @@ def replay(store: JobStore, queue: QueueStore, lanes: int, only: int | None = No
         QueueUnavailable: a lane could not be told; the others were.
     """
     told: list[Void] = []
+    away: set[int] = set()                              # each further void there might take a time-out
     failure: QueueUnavailable | None = None
     for void in store.pending_voids(MAX_VOIDS):
         lane = lane_of(void.tenant, lanes)
-        if only is not None and lane != only:
+        if lane in away or (only is not None and lane != only):
             continue
         try:
             queue.void(lane, void.job_id, void.version)
             told.append(void)
         except QueueUnavailable as error:
+            away.add(lane)
             failure = error
     if told:
         store.void_done(told)
