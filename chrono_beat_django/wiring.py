@@ -58,12 +58,18 @@ def config() -> Config:
 
 
 def queue() -> QueueStore:
-    """Return this process' Redis side."""
-    return _part("queue", new_queue)
+    """Return this process' Redis side for calls that somebody waits for; they fail soon where Redis does not answer."""
+    def build() -> QueueStore:
+        from chrono_beat.redis.queue import RedisQueueStore
+        from chrono_beat.redis.silence import Silence
+
+        return RedisQueueStore(config().redis_url, config(), Silence())
+
+    return _part("queue", build)
 
 
 def new_queue() -> QueueStore:
-    """Return a Redis side with connections of its own, for a thread that cannot share them."""
+    """Return a Redis side with connections of its own, for dispatchers and workers: it waits longer for an answer."""
     from chrono_beat.redis.queue import RedisQueueStore
 
     if "queue" in _overridden:
@@ -139,7 +145,7 @@ def services(
         raise ValueError(f"roles: {', '.join(unknown) or 'none'} given; known are {', '.join(ROLES)}")
     _check_layout()
     member = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-    clock, jobs_side, redis_side, settings = SystemClock(), store(), queue(), config()
+    clock, jobs_side, redis_side, settings = SystemClock(), store(), new_queue(), config()
     if tracing.installed():
         redis_side = tracing.TracedQueue(redis_side)
     made: dict[str, Sequence[Service]] = {}

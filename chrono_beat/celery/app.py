@@ -76,17 +76,29 @@ class ChronoBeat:
 
     @property
     def queue(self) -> QueueStore:
-        """This process' queue. A forked child gets one of its own: the parent's sockets and locks are not touched
-        there."""
+        """This process' queue for what a worker does. A forked child gets one of its own: the parent's sockets and locks are
+        not touched there."""
         if self._queue is None:
-            self._queue = self.root.queue() if not self._queue_pid else self.new_queue()
+            self._queue = self.new_queue() if self._queue_pid or self._has_two_queues else self.root.queue()
             self._queue_pid = os.getpid()
         return self._queue
 
+    @property
+    def sending_queue(self) -> QueueStore:
+        """The queue that tasks are sent with: in a worker its own, elsewhere that for calls that somebody waits for."""
+        in_worker = self.worker is not None or self.app.current_worker_task is not None
+        queue: QueueStore = self.queue if in_worker or not self._has_two_queues else self.root.queue()
+        return queue
+
+    @property
+    def _has_two_queues(self) -> bool:
+        """Whether the composition root has one queue for calls that somebody waits for, and makes others for workers."""
+        return hasattr(self.root, "new_queue")
+
     def new_queue(self) -> QueueStore:
-        """Return a queue with connections of its own: for a native thread beside gevent, whose sockets belong to one
-        thread, and for a forked child. A composition root may offer ``new_queue()``; else one is built from the
-        settings."""
+        """Return a queue with connections of its own: for a worker, for a native thread beside gevent, whose sockets
+        belong to one thread, and for a forked child. A composition root may offer ``new_queue()``; else one is built from
+        the settings."""
         make = getattr(self.root, "new_queue", None)
         if make is not None:
             return make()

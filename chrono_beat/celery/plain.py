@@ -78,13 +78,13 @@ def send(beat: Any, task: PlainTask, *, retry: bool, policy: Mapping[str, Any]) 
     Raises:
         kombu.exceptions.OperationalError: Redis could not be reached; the task may have been published or not.
     """
-    lane = ids.lane_of(task.tenant, beat.config.lanes)
+    lane, publish = ids.lane_of(task.tenant, beat.config.lanes), beat.sending_queue.publish_plain
     try:
         if retry and policy.get("max_retries", 0) != 0:
             chosen = {name: policy[name] for name in RETRY_OPTIONS if name in policy}
-            retry_over_time(beat.queue.publish_plain, QueueUnavailable, args=(lane, [task]), **chosen)
+            retry_over_time(publish, QueueUnavailable, args=(lane, [task]), **chosen)
         else:
-            beat.queue.publish_plain(lane, [task])
+            publish(lane, [task])
     except QueueUnavailable as error:
         raise OperationalError(str(error)) from error
 

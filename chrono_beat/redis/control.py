@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from chrono_beat.core.deliveries import Cancelled, Delivery, Hold, Running
-from chrono_beat.redis.connection import reaching_redis
 
 SCAN_COUNT = 1000                # keys or leases looked at by one step of a scan
 MAX_IDS = 4000                   # execution ids of one script call
@@ -26,7 +25,7 @@ class RedisControl:
         wanted = [f"tenant:{tenant}"]
         if job_id:
             # A scan of what is leased now: noted nowhere else, so that draws need not write it.
-            with reaching_redis():
+            with self._connection.reaching():
                 found = self._connection.client.zscan_iter(
                     self.keys.of(lane, "lease"), match=f"{job_id}:*", count=SCAN_COUNT)
                 wanted = sorted({name.decode() for name, _ in found}) or [f"{job_id}:"]
@@ -52,7 +51,7 @@ class RedisControl:
 
     def tidy(self, lane: int, limit: int) -> int:
         """See QueueStore."""
-        with reaching_redis():
+        with self._connection.reaching():
             self._tidied[lane], names = self._connection.client.scan(
                 self._tidied.get(lane, 0), match=self.keys.of(lane, "ready", "*"), count=SCAN_COUNT)
         pools = sorted({name.decode("utf-8", "replace") for name in names})

@@ -31,7 +31,7 @@ from chrono_beat.core.records import (
     TenantLimits,
     WorkerReport,
 )
-from chrono_beat.redis.connection import BLOCK_SECONDS, Connection, reaching_redis
+from chrono_beat.redis.connection import BLOCK_SECONDS, Connection
 from chrono_beat.redis.control import RedisControl
 from chrono_beat.redis.keys import (
     CONTROL_TTL_MS,
@@ -46,6 +46,7 @@ from chrono_beat.redis.parked import ParkedOnRedis
 from chrono_beat.redis.plain import PlainOnRedis
 from chrono_beat.redis.recovery import Recovery
 from chrono_beat.redis.scripts import script
+from chrono_beat.redis.silence import Silence
 
 MAX_WEIGHED = 100                # tenants whose weights are looked up at once; the others count as their average
 MAX_CREDIT = 1000                # executions of one draw; bounds the arguments of one command inside the script
@@ -125,13 +126,15 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
     Args:
         url_or_client: ``redis://…`` or a ``redis.Redis``; a client serves for its connection settings.
         config: settings of the deployment; key prefix, reap cap, length of leases and grace are used here.
+        silence: for calls that somebody waits for: they fail within a few seconds, and together, where Redis does not
+            answer. None for dispatchers and workers, which wait longer.
     """
 
-    def __init__(self, url_or_client: Any, config: Config | None = None) -> None:
+    def __init__(self, url_or_client: Any, config: Config | None = None, silence: Silence | None = None) -> None:
         self.config = config or Config()
         self.keys = Keys(self.config.key_prefix)
         self._grace_us = round(self.config.replace_grace * 1_000_000)
-        self._connection = Connection(url_or_client)
+        self._connection = Connection(url_or_client, silence)
         self._seen_dispatch = b"0"
         self._tidied: dict[int, int] = {}
 
@@ -144,18 +147,18 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
         self._connection.open()
 
     def _run(self, name: str, lane: int, *args: Any) -> Any:
-        with reaching_redis():
+        with self._connection.reaching():
             return script(name).call(self._connection.client, self.keys.meta(lane), *args)
 
     def now_us(self) -> int:
-        with reaching_redis():
+        with self._connection.reaching():
             seconds, micro = self._connection.client.execute_command("TIME")
         return int(seconds) * 1_000_000 + int(micro)
 
     # -- lanes ------------------------------------------------------------------------------------------------------
 
     def lane_state(self, lane: int) -> LaneState:
-        with reaching_redis():
+        with self._connection.reaching():
             pipeline = self._connection.client.pipeline(transaction=False)
             pipeline.time()
             pipeline.info("replication")
@@ -180,7 +183,7 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
         """Remove the lane's copies, markers, leases and locks, in bounded steps; False where it was opened meanwhile."""
         cursor = 0
         while True:
-            with reaching_redis():
+            with self._connection.reaching():
                 cursor, names = self._connection.client.scan(cursor, match=self.keys.base(lane) + "*", count=CHUNK)
             swept = [name for name in names if self.keys.is_swept(lane, name.decode("utf-8", "replace"))]
             if not self._run("sweep_lane", lane, round(self.config.lease_ttl * 1_000_000), *swept):
@@ -274,7 +277,7 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
 
     def _run_together(self, lane: int, calls: Sequence[tuple[str, list[Any]]]) -> dict[str, Any]:
         key, replies = self.keys.meta(lane), {}
-        with reaching_redis():
+        with self._connection.reaching():
             pipeline = self._connection.client.pipeline(transaction=False)
             for name, args in calls:
                 pipeline.execute_command("EVALSHA", script(name).digest, 1, key, *args)
@@ -305,7 +308,7 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
     ) -> list[str]:
         control = [self.keys.of(lane, "ctl", worker) for lane in lanes]
         names = control + [self.keys.of(lane, "wake", pool) for lane in lanes for pool in pools]
-        with reaching_redis():
+        with self._connection.reaching():
             found = self._connection.blocking.blpop(names, timeout=min(max(timeout_seconds, 0.01), BLOCK_SECONDS))
             if found is None or found[0].decode() not in control:
                 return []
@@ -316,7 +319,7 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
         if not lanes:
             return
         key = self.keys.of(lanes[0], "ctl", worker)      # it waits on all its lanes at once
-        with reaching_redis():
+        with self._connection.reaching():
             pipeline = self._connection.client.pipeline(transaction=False)
             pipeline.rpush(key, message)
             pipeline.pexpire(key, CONTROL_TTL_MS)
@@ -325,7 +328,7 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
     def wait_for_dispatch(self, timeout_seconds: float) -> bool:
         # A stream, not a list: every dispatcher hears of it, and none misses what came between two waits.
         block_ms = int(min(max(timeout_seconds, 0.01), BLOCK_SECONDS) * 1000)
-        with reaching_redis():
+        with self._connection.reaching():
             found = self._connection.blocking.execute_command(
                 "XREAD", "BLOCK", block_ms, "STREAMS", self.keys.anywhere("dispatch"), self._seen_dispatch)
         if not found:
@@ -336,7 +339,7 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
 
     def wake_dispatchers(self) -> None:
         key = self.keys.anywhere("dispatch")
-        with reaching_redis():
+        with self._connection.reaching():
             pipeline = self._connection.client.pipeline(transaction=False)
             pipeline.xadd(key, {b"w": b"1"}, maxlen=1, approximate=False)
             pipeline.pexpire(key, DISPATCH_TTL_MS)
@@ -347,7 +350,7 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
     def report_worker(self, report: WorkerReport, ttl_us: int) -> None:
         now_us, index = self.now_us(), self.keys.anywhere("workers")
         key = self.keys.anywhere("worker", report.worker)
-        with reaching_redis():
+        with self._connection.reaching():
             pipeline = self._connection.client.pipeline(transaction=False)
             pipeline.set(key, _json(report._asdict()), px=max(1, ttl_us // 1000))
             pipeline.zadd(index, {report.worker: now_us + ttl_us})
@@ -356,7 +359,7 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
             pipeline.execute()
 
     def workers(self) -> list[WorkerReport]:
-        with reaching_redis():
+        with self._connection.reaching():
             names = self._connection.client.zrange(self.keys.anywhere("workers"), 0, -1)
             keys = [self.keys.anywhere("worker", name.decode()) for name in names]
             texts = self._connection.client.mget(keys) if keys else []
@@ -366,7 +369,7 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
     def backlog(self, lane: int, pool: str, tenant: str | None = None) -> dict[str, int]:
         names = [] if tenant is None else [tenant.encode()]
         if tenant is None:
-            with reaching_redis():
+            with self._connection.reaching():
                 places = self._connection.client.hscan_iter(self.keys.of(lane, "places", pool), count=CHUNK)
                 names = [name for name, _ in places]
         counts: dict[str, int] = {}
@@ -377,11 +380,11 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
         return counts
 
     def running(self, lane: int, tenant: str) -> int:
-        with reaching_redis():
+        with self._connection.reaching():
             return int(self._connection.client.scard(self.keys.of(lane, "run", tenant)))
 
     def server_facts(self) -> dict[str, str]:
-        with reaching_redis():
+        with self._connection.reaching():
             client = self._connection.client
             info = client.info()
             try:

@@ -111,6 +111,29 @@ def test_the_default_composition_root_is_djangos():
     assert beat.new_queue() is not beat.queue
 
 
+def test_only_who_is_waited_for_sends_with_the_queue_that_gives_up_soon(app):
+    beat = app.chrono_beat
+    prompt, patient = Queue(), Queue()
+    beat.root.queue, beat.root.new_queue = lambda: prompt, lambda: patient
+    assert (beat.sending_queue, beat.queue) == (prompt, patient)
+
+    @app.task
+    def body():
+        return beat.sending_queue
+
+    assert body.apply().get() is patient
+    beat.worker = object()
+    assert beat.sending_queue is patient
+
+
+def test_a_composition_root_may_have_one_queue_for_all(app):
+    only = Queue()
+    app.chrono_beat.root.queue = lambda: only
+    del app.chrono_beat.root.new_queue
+
+    assert app.chrono_beat.sending_queue is app.chrono_beat.queue is only
+
+
 def test_a_forked_child_has_a_queue_of_its_own(app):
     before = app.chrono_beat.queue
     assert app.chrono_beat.queue is before
