@@ -265,7 +265,7 @@ def retry_after_seconds(header: str, now: datetime) -> float | None:
         return float(text) if len(text) <= 10 else 1e10
     try:
         instant = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, IndexError, OverflowError):     # whatever a made-up date does to the parser
         return None
     if instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)

@@ -121,6 +121,7 @@ def test_the_signature_is_that_of_standard_webhooks():
     ("120", 120.0), (" 0 ", 0.0), (format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90.0),
     (format_datetime(NOW - timedelta(days=1), usegmt=True), 0.0), ("soon", None), ("-5", None), ("1.5", None),
     ("9" * 400, 1e10), ("", None), ("Wed, 99 Foo 2026", None), ("²", None),
+    ("Mon, 20 Nov 1995 19:12:08 +" + "9" * 21, None), (f"Wed, 21 Oct 2035 {'9' * 21}:28:00 GMT", None),
 ])
 def test_retry_after_is_read_in_both_its_forms(text, seconds):
     assert callback.retry_after_seconds(text, NOW) == seconds
