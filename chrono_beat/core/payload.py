@@ -52,8 +52,8 @@ _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
 _TOO_BIG = 10**MAX_DIGITS
 
 
-class _Refused(Exception):
-    """Carries the message and the code of a refusal to the one place that turns it into a Problem."""
+class Unreadable(Exception):
+    """A text that is refused, and why; it is turned into a Problem where it is known what was given."""
 
     def __init__(self, message: str, code: str = "invalid") -> None:
         self.message = message
@@ -74,13 +74,32 @@ def arguments(args: object, kwargs: object, max_bytes: int) -> tuple[str, str, l
     for field, given, kind in (("args", args, list), ("kwargs", {} if kwargs is None else kwargs, dict)):
         try:
             texts[field] = _text(given, kind, max_bytes)
-        except _Refused as refused:
+        except Unreadable as refused:
             problems.append(Problem(field, refused.message, refused.code))
     sizes = {field: len(text.encode()) for field, text in texts.items()}
     if not problems and sum(sizes.values()) > max_bytes:
         larger = max(sizes, key=lambda field: sizes[field])
         problems.append(Problem(larger, _too_large(max_bytes, sum(sizes.values())), "too_large"))
     return texts["args"], texts["kwargs"], problems
+
+
+def read(text: str | bytes) -> Any:
+    """Return what a JSON text says; what readers understand in different ways is refused: NaN, or a key that is there twice.
+
+    Raises:
+        Unreadable: it is no such text.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise Unreadable(f"is not JSON: {error.msg} ({where})") from None
+    except UnicodeDecodeError:
+        raise Unreadable("is not UTF-8") from None
+    except ValueError:
+        raise Unreadable(f"holds a number of more than {MAX_DIGITS} digits; give it as text") from None
+    except RecursionError:
+        raise Unreadable(_too_deep(), "too_deep") from None
 
 
 def headers(given: object) -> tuple[str, list[Problem]]:
@@ -93,7 +112,7 @@ def headers(given: object) -> tuple[str, list[Problem]]:
         return "", []
     try:
         text = _text(given, dict, MAX_HEADERS_BYTES)
-    except _Refused as refused:
+    except Unreadable as refused:
         much = f"may take {MAX_HEADERS_BYTES:,} bytes of JSON together"
         return "", [Problem("headers", much if refused.code == "too_large" else refused.message, refused.code)]
     problems = []
@@ -108,50 +127,42 @@ def headers(given: object) -> tuple[str, list[Problem]]:
 
 
 def _text(given: object, kind: type, max_bytes: int) -> str:
-    """Return the JSON text of an array (kind list) or object (kind dict), or raise _Refused."""
+    """Return the JSON text of an array (kind list) or object (kind dict), or raise Unreadable."""
     if isinstance(given, str):
         _check_text(given, kind, max_bytes)
         return given
     if kind is list and not isinstance(given, (list, tuple)):
-        raise _Refused(f"must be a list, not {_type_name(given)}")
+        raise Unreadable(f"must be a list, not {_type_name(given)}")
     if kind is dict and not isinstance(given, Mapping):
-        raise _Refused(f"must be a dict with texts as keys, not {_type_name(given)}")
+        raise Unreadable(f"must be a dict with texts as keys, not {_type_name(given)}")
     _check_values(given, max_bytes, native=True)
     text = json.dumps(dict(given) if isinstance(given, Mapping) else given, ensure_ascii=False, allow_nan=False)
     if len(text) > max_bytes:
-        raise _Refused(_too_large(max_bytes, len(text.encode())), "too_large")
+        raise Unreadable(_too_large(max_bytes, len(text.encode())), "too_large")
     return text
 
 
 def _check_text(text: str, kind: type, max_bytes: int) -> None:
     if len(text) > max_bytes:
-        raise _Refused(_too_large(max_bytes, len(text.encode("utf-8", "replace"))), "too_large")
+        raise Unreadable(_too_large(max_bytes, len(text.encode("utf-8", "replace"))), "too_large")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _Refused("holds half of a surrogate pair, which no message can carry") from None
+        raise Unreadable("holds half of a surrogate pair, which no message can carry") from None
     depth = 0
     for found in _BRACKETS.finditer(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found.group()[:1], 0)
         if depth > MAX_NESTING:
-            raise _Refused(_too_deep(), "too_deep")
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except _Refused:
-        raise
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise _Refused(f"is not JSON: {error.msg} ({where})") from None
-    except ValueError:
-        raise _Refused(f"holds a number of more than {MAX_DIGITS} digits; give it as text") from None
+            raise Unreadable(_too_deep(), "too_deep")
+    value = read(text)
     if not isinstance(value, kind):
         wanted = 'a JSON array, such as ["a", 1]' if kind is list else 'a JSON object, such as {"hold": 42}'
-        raise _Refused(f"must be {wanted}")
+        raise Unreadable(f"must be {wanted}")
     _check_values(value, max_bytes, native=False)
 
 
 def _check_values(root: object, max_bytes: int, *, native: bool) -> None:
-    """Walk all values; raise _Refused at the first that JSON cannot carry, with its place.
+    """Walk all values; raise Unreadable at the first that JSON cannot carry, with its place.
 
     Each value takes a byte of text at least, so counting them bounds the walk also where parts are shared or refer to
     themselves.
@@ -162,7 +173,7 @@ def _check_values(root: object, max_bytes: int, *, native: bool) -> None:
         value, place, depth = pending.pop()
         seen += 1
         if seen + (len(value) if isinstance(value, (Mapping, list, tuple)) else 0) > max_bytes:
-            raise _Refused(_too_large(max_bytes, None), "too_large")
+            raise Unreadable(_too_large(max_bytes, None), "too_large")
         if isinstance(value, Mapping):
             _check_object(value, place, native)
             children: list[tuple[object, str]] = [(v, f"{place}.{k}" if place else str(k)) for k, v in value.items()]
@@ -172,21 +183,21 @@ def _check_values(root: object, max_bytes: int, *, native: bool) -> None:
             _check_scalar(value, place)
             continue
         if depth > MAX_NESTING:
-            raise _Refused(_too_deep(), "too_deep")
+            raise Unreadable(_too_deep(), "too_deep")
         pending.extend((child, where, depth + 1) for child, where in children)
 
 
 def _check_object(value: Mapping[Any, Any], place: str, native: bool) -> None:
     if native and not isinstance(value, dict) and place:
-        raise _Refused(f"{_shown(place)} is {_type_name(value)}; give a dict")
+        raise Unreadable(f"{_shown(place)} is {_type_name(value)}; give a dict")
     for key in value:
         if not isinstance(key, str):
             inside = f" in {_shown(place)}" if place else ""
-            raise _Refused(f"the key {_shown(repr(key))}{inside} is {_type_name(key)}; JSON has texts as keys only")
+            raise Unreadable(f"the key {_shown(repr(key))}{inside} is {_type_name(key)}; JSON has texts as keys only")
         _check_scalar(key, f"{place}.{key}" if place else key)
     if "__type__" in value and "__value__" in value:
         where = _shown(place) if place else "the object"
-        raise _Refused(f"{where} has the keys __type__ and __value__, which Celery's messages keep for themselves")
+        raise Unreadable(f"{where} has the keys __type__ and __value__, which Celery's messages keep for themselves")
 
 
 def _check_scalar(value: object, place: str) -> None:
@@ -195,29 +206,29 @@ def _check_scalar(value: object, place: str) -> None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise _Refused(f"{where} holds half of a surrogate pair, which no message can carry") from None
+            raise Unreadable(f"{where} holds half of a surrogate pair, which no message can carry") from None
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise _Refused(f"{where} is {value}, which JSON does not have; give null or a text")
+            raise Unreadable(f"{where} is {value}, which JSON does not have; give null or a text")
     elif isinstance(value, int):
         if abs(value) >= _TOO_BIG:
-            raise _Refused(f"{where} has more than {MAX_DIGITS} digits; give it as text")
+            raise Unreadable(f"{where} has more than {MAX_DIGITS} digits; give it as text")
     elif value is not None:
         for kind, mend in _AS_TEXT:
             if isinstance(value, kind):
-                raise _Refused(f"{where} is {_type_name(value)}, which JSON does not have; {mend}")
-        raise _Refused(f"{where} is {_type_name(value)}, which JSON does not have; give texts, numbers, lists, dicts")
+                raise Unreadable(f"{where} is {_type_name(value)}, which JSON does not have; {mend}")
+        raise Unreadable(f"{where} is {_type_name(value)}, which JSON does not have; give texts, numbers, lists, dicts")
 
 
 def _refuse_constant(name: str) -> None:
-    raise _Refused(f"holds {name}, which JSON does not have; give null or a text")
+    raise Unreadable(f"holds {name}, which JSON does not have; give null or a text")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _Refused(f"has the key {_shown(key)} twice")
+            raise Unreadable(f"has the key {_shown(key)} twice")
         found[key] = value
     return found
 

@@ -1,5 +1,5 @@
 """Executions and dead letters of the caller's tenant, and what it uses of its limits."""
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from chrono_beat_django.api.jobs import aware
 from chrono_beat_django.api.outputs import Cancelled, ExecutionOut, ExecutionPage, ExecutionShown, LettersOut, UsageOut
 from chrono_beat_django.api.paging import MAX_PAGE, page, refuse_unknown
 from chrono_beat_django.api.problems import Refused
-from chrono_beat_django.api.schemas import LettersIn, Text, execution_facts
+from chrono_beat_django.api.schemas import Instant, LettersIn, Text, execution_facts
 from chrono_beat_django.models import Execution
 from chrono_beat_django.store import definitions as store
 
@@ -29,8 +29,8 @@ class ExecutionFilter(Schema):
     job: UUID | None = None
     state: Text | None = None
     reason: Text | None = None
-    since: datetime | None = None
-    until: datetime | None = None
+    since: Instant | None = None
+    until: Instant | None = None
     late_over: float | None = Query(None, ge=0, le=executions.LATE.high, description="Seconds from due to started.")
     cursor: str | None = None
     limit: int = Query(50, ge=1, le=MAX_PAGE)

@@ -19,6 +19,7 @@ from chrono_beat_django.api.paging import MAX_PAGE, page, refuse_unknown
 from chrono_beat_django.api.problems import Refused
 from chrono_beat_django.api.schemas import (
     BackfillIn,
+    Instant,
     JobChanges,
     JobIn,
     NoteIn,
@@ -47,8 +48,8 @@ class JobFilter(Schema):
     paused: bool | None = None
     flagged: bool | None = None
     finished: bool | None = False
-    due_after: datetime | None = None
-    due_before: datetime | None = None
+    due_after: Instant | None = None
+    due_before: Instant | None = None
     cursor: str | None = None
     limit: int = Query(50, ge=1, le=MAX_PAGE)
 

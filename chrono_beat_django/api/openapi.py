@@ -56,7 +56,7 @@ def _problem(status: int, title: str, field: str, mend: str, code: str, **more: 
 
 
 PROBLEMS = {problem["status"]: problem for problem in (
-    _problem(400, "Bad request", "body", "Cannot parse request body", "json"),
+    _problem(400, "Bad request", "body", 'has the key "cron" twice', "json"),
     _problem(401, "No key", "Authorization", "send a valid key: Authorization: Bearer chrono_…", "key"),
     _problem(403, "Refused", "Authorization", "this key has not the scope write; use one that has", "scope"),
     _problem(404, "Not found", "", f"there is no job {JOB_ID}", "not_found"),

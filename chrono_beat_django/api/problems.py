@@ -1,6 +1,7 @@
 """Every error of the API as ``application/problem+json`` (RFC 9457), with the field and the mend."""
 import functools
 import json
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +23,8 @@ from chrono_beat.core.errors import (
     StoreUnavailable,
 )
 from chrono_beat_django import wiring
+
+logger = logging.getLogger(__name__)
 
 MAX_ENVELOPE_BYTES = 65_536
 """What a body may have beside args and kwargs."""
@@ -64,15 +67,13 @@ def install(api: NinjaAPI) -> None:
         409, "Conflict", [Problem(error.field, str(error), "conflict")]))
     api.add_exception_handler(StaleVersion, plain(412, "Changed meanwhile", "stale", "If-Match"))
     for kind in (QueueUnavailable, StoreUnavailable, OperationalError):
-        api.add_exception_handler(kind, lambda request, error: problem(
-            503, "Unavailable", [Problem("", "a server behind this one does not answer; try again", "unavailable")],
-            {"Retry-After": "5"}))
+        api.add_exception_handler(kind, _unavailable)
     api.add_exception_handler(AuthenticationError, lambda request, error: problem(
         401, "No key", [Problem("Authorization", "send a valid key: Authorization: Bearer chrono_…", "key")],
         {"WWW-Authenticate": "Bearer"}))
     api.add_exception_handler(Refused, lambda request, error: problem(error.status, "Refused", [error.problem]))
     api.add_exception_handler(HttpError, lambda request, error: problem(
-        error.status_code, "Bad request", [Problem("body", str(error), "json")]))
+        error.status_code, "Bad request", [Problem("body", str(error.__cause__ or error), "json")]))
 
 
 def guarded(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
@@ -117,6 +118,13 @@ def unknown_route(request: HttpRequest) -> HttpResponse:
 
 def _invalid(request: HttpRequest, error: InvalidInput) -> HttpResponse:
     return problem(422, "Invalid", error.problems)
+
+
+def _unavailable(request: HttpRequest, error: Exception) -> HttpResponse:
+    why = str(error).partition("\n")[0]
+    logger.warning("%s %r could not be answered: %s: %s", request.method, request.path, type(error).__name__, why)
+    return problem(503, "Unavailable", [Problem("", "a server behind this one does not answer; try again", "unavailable")],
+                   {"Retry-After": "5"})
 
 
 def _quota(request: HttpRequest, error: QuotaExceeded) -> HttpResponse:

@@ -1,17 +1,32 @@
 """What goes in and out, as the OpenAPI schema has it. What a value may be is decided by the one validator of jobs."""
 import json
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+from django.http import HttpRequest
 from ninja import Schema
+from ninja.parser import Parser
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict
 
-from chrono_beat.core import callback
+from chrono_beat.core import callback, payload
 from chrono_beat.core.field_checks import unstorable
 from chrono_beat.core.retry import Retry
 from chrono_beat_django.api.outputs import EXECUTION_ID
 from chrono_beat_django.models import Execution, Job
 from chrono_beat_django.store.definitions import RETRY_COLUMNS
+
+
+class Bodies(Parser):
+    """Reads bodies as strictly as what is stored of them."""
+
+    def parse_body(self, request: HttpRequest) -> Any:
+        """Return what a body says.
+
+        Raises:
+            Unreadable: it is no JSON, or could be understood in different ways.
+        """
+        return payload.read(request.body)
 
 
 def _storable(text: str) -> str:
@@ -27,17 +42,20 @@ def _number(value: Any) -> Any:
 
 
 def _instant_text(value: Any) -> Any:
-    if not isinstance(value, str | None):
+    if not isinstance(value, str | None) or _NUMBER.fullmatch(value or ""):
         raise ValueError("must be a text such as 2026-01-02T09:00:00Z")
     return value
 
+
+_NUMBER = re.compile(r"\s*[+-]?[0-9.]+\s*")
+"""What pydantic would take for seconds since the epoch."""
 
 Text = Annotated[str, AfterValidator(_storable)]
 Number = Annotated[float, BeforeValidator(_number)]
 Whole = Annotated[int, BeforeValidator(_number)]
 Flag = Annotated[bool, Strict()]
 Instant = Annotated[datetime, BeforeValidator(_instant_text)]
-Token = Annotated[Text, Field(min_length=1, max_length=200)]
+Token = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_storable)]
 Missed = Literal["nothing", "latest", "all"]
 
 

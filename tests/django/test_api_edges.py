@@ -3,6 +3,7 @@ import base64
 import json
 
 import pytest
+from django.db import OperationalError
 from django.test import Client
 
 from chrono_beat_django import jobs, keys
@@ -108,6 +109,47 @@ def test_what_may_all_be_left_out_needs_no_body(acme, job):  # noqa: F811
 @pytest.mark.parametrize("body", ["", "null", "[]", '"x"', "5"])
 def test_a_body_that_is_no_object_is_named(acme, body):  # noqa: F811
     assert is_problem(acme("POST", "/jobs", body), 422, "body")["mend"] == "must be a JSON object"
+
+
+@pytest.mark.parametrize(("body", "mend"), [
+    ('{"name": "a", "cron": "0 9 * * *", "cron": "0 3 * * *"}', 'has the key "cron" twice'),
+    ('{"name": "a", "kwargs": {"to": 1, "to": 2}}', 'has the key "to" twice'),
+    ('{"name": "a", "args": [NaN]}', "holds NaN, which JSON does not have; give null or a text"),
+    ('{"name" "a"}', "is not JSON: Expecting ':' delimiter (line 1, column 9)"),
+    ('{"name": "\xe9"}'.encode("latin-1"), "is not UTF-8"),
+    ('{"args": ' + "[" * 50_000 + "]" * 50_000 + "}", "is nested deeper than 64 levels, or refers to itself")])
+def test_a_body_that_could_be_understood_in_two_ways_or_none_is_refused_with_the_place(acme, body, mend):  # noqa: F811
+    said = is_problem(Client().generic("POST", f"{ROOT}/jobs", body, content_type="application/json",
+                                       headers={"Authorization": f"Bearer {acme.secret}"}), 400, "body")["mend"]
+
+    assert said == mend
+
+
+@pytest.mark.parametrize("number", ["2026", "1767225600", "-5", "1.5"])
+def test_a_number_is_no_instant_in_a_text_either(acme, job, number):  # noqa: F811
+    """A year or a date without dashes would count as seconds since the epoch."""
+    for path, fields in LISTS.items():
+        for field in fields:
+            is_problem(acme("GET", f"{path}?{field}={number}"), 422, field)
+    is_problem(acme("POST", "/jobs", {"name": "once", "task": "shop.report", "at": number}), 422, "at")
+    is_problem(acme("POST", f"/jobs/{job.id}/backfill", {"start": number, "end": "2026-01-02T00:00:00Z"}), 422, "start")
+
+
+@pytest.mark.parametrize(("token", "wrong"), [("", "at least 1 character"), ("x" * 201, "at most 200 characters")])
+def test_the_length_of_a_token_is_counted_in_characters(acme, job, token, wrong):  # noqa: F811
+    assert wrong in is_problem(acme("POST", f"/jobs/{job.id}/trigger", {"token": token}), 422, "token")["mend"]
+
+
+def test_what_a_server_behind_the_api_said_is_logged_and_not_answered(acme, monkeypatch, caplog):  # noqa: F811
+    def away(*_, **__):
+        raise OperationalError("too many clients\nfor role ada")
+
+    monkeypatch.setattr(jobs, "list", away)
+    answer = acme("GET", "/jobs")
+
+    assert (is_problem(answer, 503)["code"], answer["Retry-After"]) == ("unavailable", "5")
+    assert b"clients" not in answer.content
+    assert "GET '/chrono/api/v1/jobs' could not be answered: OperationalError: too many clients" in caplog.messages
 
 
 def test_what_is_missing_or_taken_or_not_there_is_named(acme, job):  # noqa: F811
