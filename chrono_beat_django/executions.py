@@ -19,6 +19,9 @@ from chrono_beat_django import control
 from chrono_beat_django.models import Execution, ExecutionQuerySet, Job
 
 NEWEST_FIRST = ("-scheduled_at", "-attempt", "-id")
+Key = tuple[datetime, int, str]
+"""scheduled_at, attempt and id of an execution: its place in that order."""
+
 LATE = checks.Number(0, 366 * 86_400, unit="seconds", optional=True)
 
 
@@ -72,22 +75,38 @@ def list(
 
 
 def newest(rows: QuerySet[Execution], start: int, end: int) -> Sequence[Execution]:
-    """Return rows[start:end] in the order of scheduled_at, attempt and id, the newest first, at the cost of *end* rows.
+    """Return rows[start:end] in the order of scheduled_at, attempt and id, the newest first, at the cost of *end* rows."""
+    return _of(rows, _newest_keys(rows, end)[start:])
 
-    What has ended comes from an index in that order, which costs dispatchers nothing since no open row is in it; what is
+
+def newest_page(rows: QuerySet[Execution], limit: int) -> tuple[Sequence[Execution], Key | None]:
+    """Return the newest *limit* rows in that order, and where the rest begins: the key of the last one; None: there is none.
+
+    One that no longer is what *rows* asks for when it is read, since a worker has begun it, say, is left out of the page
+    and ends no list.
+    """
+    keys = _newest_keys(rows, limit + 1)
+    return _of(rows, keys[:limit]), keys[limit - 1] if len(keys) > limit else None
+
+
+def _newest_keys(rows: QuerySet[Execution], end: int) -> Sequence[Key]:
+    """What has ended comes from an index in that order, which costs dispatchers nothing since no open row is in it; what is
     open has a small index of its own and is sorted. So their keys are read in turn, open ones first: a row that ends in
     between is met twice and never missed.
     """
-    keys: set[tuple[datetime, int, str]] = set()
+    keys: set[Key] = set()
     for states in (lifecycle.OPEN, lifecycle.TERMINAL):
         part = rows.filter(state__in=states).order_by(*NEWEST_FIRST)
         keys.update(part.values_list("scheduled_at", "attempt", "id")[:end])
-    chosen = sorted(keys, reverse=True)[start:end]
-    if not chosen:
+    return sorted(keys, reverse=True)[:end]
+
+
+def _of(rows: QuerySet[Execution], keys: Sequence[Key]) -> Sequence[Execution]:
+    if not keys:
         return []
-    days = rows.filter(scheduled_at__range=(chosen[-1][0], chosen[0][0]))
-    found = {row.id: row for row in days.filter(id__in=[key[2] for key in chosen])}
-    return [found[key[2]] for key in chosen if key[2] in found]
+    days = rows.filter(scheduled_at__range=(keys[-1][0], keys[0][0]))
+    found = {row.id: row for row in days.filter(id__in=[key[2] for key in keys])}
+    return [found[key[2]] for key in keys if key[2] in found]
 
 
 def get(execution_id: str) -> Execution:

@@ -74,7 +74,7 @@ def list_executions(request, query: Query[ExecutionFilter]):  # type: ignore[no-
     rows = executions.list(tenant_of(request), job=query.job, state=query.state, reason=query.reason, start=start, end=end,
                            late=query.late_over)
     return page(rows, query.cursor, query.limit, ("scheduled_at", "attempt", "id"), execution_facts, falling=True,
-                read=executions.newest)
+                read=executions.newest_page)
 
 
 @router.get("/executions/{execution_id}", auth=READ, response=ExecutionShown, tags=["executions"],

@@ -34,12 +34,13 @@ def refuse_unknown(request: HttpRequest, filters: BaseModel) -> None:
 
 def page(
     rows: QuerySet[Any], cursor: str | None, limit: int, by: Sequence[str], facts: Callable[[Any], dict[str, Any]],
-    *, falling: bool = False, read: Callable[[QuerySet[Any], int, int], Sequence[Any]] | None = None,
+    *, falling: bool = False, read: Callable[[QuerySet[Any], int], tuple[Sequence[Any], Sequence[Any] | None]] | None = None,
 ) -> dict[str, Any]:
     """Return {items, next_cursor}: a page of *rows* in the order of some columns, *by*, the last one unique.
 
     Args:
-        read: reads rows[start:end] in that order; None for the plain way.
+        read: returns the first *limit* rows in that order, and the values of *by* of the last one where there are more;
+            None for the plain way.
 
     Raises:
         InvalidInput: the cursor is none of ours.
@@ -53,13 +54,15 @@ def page(
             behind |= Q(**equal, **{f"{name}__{word}": said[name]})
         rows = rows.filter(behind, **{f"{by[0]}__{word}e": said[by[0]]})     # the latter is what an index understands
     rows = rows.order_by(*(sign + name for name in by))
-    found = list(rows[:limit + 1] if read is None else read(rows, 0, limit + 1))
-    last = found[limit - 1] if len(found) > limit else None
-    return {"items": [facts(row) for row in found[:limit]], "next_cursor": None if last is None else _write(last, by)}
+    if read is None:
+        found = list(rows[:limit + 1])
+        last = [getattr(found[limit - 1], name) for name in by] if len(found) > limit else None
+    else:
+        found, last = read(rows, limit)
+    return {"items": [facts(row) for row in found[:limit]], "next_cursor": None if last is None else _write(last)}
 
 
-def _write(row: Any, by: Sequence[str]) -> str:
-    values = [getattr(row, name) for name in by]
+def _write(values: Sequence[Any]) -> str:
     text = json.dumps([value.isoformat() if isinstance(value, datetime) else str(value) for value in values])
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 

@@ -1,15 +1,16 @@
 """The HTTP API at its edges: values beyond every calendar, wrong types, headers and methods that clients really send."""
 import base64
 import json
+from datetime import timedelta
 
 import pytest
 from django.db import OperationalError
 from django.test import Client
 
-from chrono_beat_django import jobs, keys
-from chrono_beat_django.models import Job
-from tests.django.test_api import REPORT, ROOT, acme, is_problem  # noqa: F401
-from tests.django.test_jobs import clock, composition, queue  # noqa: F401
+from chrono_beat_django import executions, jobs, keys
+from chrono_beat_django.models import Execution, Job
+from tests.django.test_api import REPORT, ROOT, acme, dead_letter, is_problem  # noqa: F401
+from tests.django.test_jobs import NOON, claimed, clock, composition, queue  # noqa: F401
 
 pytestmark = pytest.mark.django_db(transaction=True)
 FAR = ("0001-01-01T00:00:00%2B14:00", "9999-12-31T23:59:59-14:00")
@@ -150,6 +151,43 @@ def test_what_a_server_behind_the_api_said_is_logged_and_not_answered(acme, monk
     assert (is_problem(answer, 503)["code"], answer["Retry-After"]) == ("unavailable", "5")
     assert b"clients" not in answer.content
     assert "GET '/chrono/api/v1/jobs' could not be answered: OperationalError: too many clients" in caplog.messages
+
+
+def pages(acme, query):  # noqa: F811
+    """Return the ids of each page of a list."""
+    found, cursor = [], ""
+    while cursor is not None:
+        answer = acme("GET", query + (f"&cursor={cursor}" if cursor else "")).json()
+        found.append([one["id"] for one in answer["items"]])
+        cursor = answer["next_cursor"]
+    return found
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
+def test_rows_of_the_same_instant_are_on_one_page_each(acme, job, limit):  # noqa: F811
+    others = [jobs.create(tenant="acme", **{**REPORT, "name": f"j{n}"}) for n in range(3)]
+    rows = [claimed(other, NOON - timedelta(hours=1), state=state, attempt=attempt)
+            for other, state in zip(others, ("scheduled", "succeeded", "queued"), strict=True) for attempt in (1, 2)]
+    rows += [dead_letter(job)]
+    newest = [row.id for row in sorted(rows, key=lambda row: (row.scheduled_at, row.attempt, row.id), reverse=True)]
+
+    found = pages(acme, f"/executions?limit={limit}")
+    assert sum(found, []) == newest and {len(page) for page in found[:-1]} <= {limit}
+    Execution.objects.update(state="dead", finished_at=NOON)
+    assert sum(pages(acme, f"/dead-letters?limit={limit}"), []) == sorted(newest, reverse=True)
+
+
+def test_a_run_that_begins_while_a_page_is_read_does_not_end_the_list(acme, job, monkeypatch):  # noqa: F811
+    ids = [claimed(job, NOON - timedelta(minutes=minute)).id for minute in range(4)]
+    read = executions._of
+
+    def begins(rows, keys):
+        Execution.objects.filter(id=ids[0]).update(state="running")
+        return read(rows, keys)
+
+    monkeypatch.setattr(executions, "_of", begins)
+
+    assert pages(acme, "/executions?state=scheduled&limit=2") == [ids[1:2], ids[2:]]
 
 
 def test_what_is_missing_or_taken_or_not_there_is_named(acme, job):  # noqa: F811
