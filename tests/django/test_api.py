@@ -260,6 +260,38 @@ def test_no_route_shows_or_touches_another_tenants_rows(acme, globex):
     assert before == (list(Job.objects.filter(tenant="globex").values()), list(Execution.objects.values()))
 
 
+def test_each_route_asks_for_the_scope_that_the_page_of_the_api_says(acme):
+    """Walks over the schema, so that a new route has to be said here: what reads, what writes; the rest operates."""
+    reads, writes = {"preview_definition"}, {"create_job", "update_job", "delete_job"}
+    callers = {scope: Caller("acme", [scope]) for scope in keys.SCOPES}
+    nobody = "01900000-0000-7000-8000-000000000000"
+    for path, operations in api.get_openapi_schema()["paths"].items():
+        route = path.split("/api/v1")[1].replace("{job_id}", nobody).replace("{execution_id}", nobody)
+        for method, operation in operations.items():
+            name = operation["operationId"]
+            wanted = "read" if method == "get" or name in reads else "write" if name in writes else "operate"
+            refused = {scope for scope, caller in callers.items() if caller(method.upper(), route).status_code == 403}
+            assert refused == set(keys.SCOPES) - {wanted}, name
+
+
+def test_another_tenants_id_is_answered_as_one_that_does_not_exist(acme, globex):
+    """To the letter, so that nobody can find out which ids there are."""
+    secret = jobs.create(tenant="globex", **REPORT)
+    nobody = "01900000-0000-7000-8000-000000000000"
+    for path, operations in api.get_openapi_schema()["paths"].items():
+        for method in operations if "{" in path else ():
+            answers = []
+            for job, letter in ((str(secret.id), dead_letter), (nobody, None)):
+                execution = f"{job}:20260107T110000Z:1"
+                if letter and not Execution.objects.filter(id=execution).exists():
+                    letter(secret)
+                route = path.split("/api/v1")[1].replace("{job_id}", job).replace("{execution_id}", execution)
+                body = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"} if "backfill" in path else {}
+                answer = acme(method.upper(), route, body, If_Match='"7"')
+                answers.append((answer.status_code, sorted(answer.items()), answer.content.replace(job.encode(), b"")))
+            assert answers[0] == answers[1] and answers[0][0] == 404, (method, path)
+
+
 def test_a_key_is_rotated_with_both_valid_for_a_while_and_revoked_at_once(acme, clock):  # noqa: F811
     made = keys.create("acme", expires_in=None)
     new = keys.rotate(made.row.prefix, overlap=60)
