@@ -47,6 +47,8 @@ def pages() -> Iterator[tuple[Any, ...]]:
         yield f"jobs: {name}", f"{ADMIN}job/?{query}"
     for name, query in (
         ("second page", "p=2"), ("last page", "p=100"), ("a week", "period=week"), ("any time", "period=any"),
+        ("with those due later", "later=yes"), ("due later", "later=only"), ("due later, any time", "later=only&period=any"),
+        ("a tenant's due later", f"later=only&tenant={LARGEST}"),
         ("a tenant's", f"tenant={LARGEST}"), ("a tenant's, any time", f"tenant={LARGEST}&period=any"),
         ("a small tenant's", "tenant=t001"), ("dead", "state__exact=dead"),
         ("running", "state__exact=running"), ("expired, of which there are none", "state__exact=expired"),

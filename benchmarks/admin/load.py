@@ -2,7 +2,7 @@
 
 Half of the jobs belong to one tenant, the rest to the others in turn. Job n ran at regular intervals over DAYS days up to now;
 of 97 executions 94 succeeded, and one each failed, was skipped and is a dead letter (half of these were seen to). The newest
-ones are open: scheduled, queued or running.
+ones are open: scheduled for an hour later, queued or running.
 """
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALERTS = """INSERT INTO chrono_alert (kind, tenant, subject, text, first_at, las
 EXECUTIONS = f"""INSERT INTO {{table}} (id, job_id, tenant, job_name, partition, scheduled_at, due_at, first_due_at, state,
         reason, deliveries, published_at, started_at, finished_at, worker, error, handled_at, handled_as, holder_epoch)
     SELECT job_id || ':' || to_char(at AT TIME ZONE 'UTC', 'YYYYMMDD"T"HH24MISS') || '.' || to_char(at, 'US') || 'Z:1', job_id,
-        tenant, name, mod(n, 64), at, at, at, state,
+        tenant, name, mod(n, 64), at, CASE state WHEN 'scheduled' THEN at + interval '1 hour' ELSE at END, at, state,
         CASE state WHEN 'dead' THEN 'error' WHEN 'failed' THEN 'error' WHEN 'skipped' THEN 'overlap' ELSE '' END,
         CASE WHEN state IN ('scheduled', 'queued', 'skipped') THEN 0 ELSE 1 END,
         CASE WHEN state NOT IN ('scheduled', 'skipped') THEN at + interval '8 ms' END,

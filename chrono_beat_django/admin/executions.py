@@ -9,7 +9,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.paginator import Page as DjangoPage
 from django.db import DatabaseError
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import cached_property
@@ -41,6 +41,33 @@ MOST_CANCELLED = 50
 """Executions that one action cancels: each may wait for what was drawn and has not begun."""
 
 
+class LaterFilter(DefaultFilter):
+    """Executions whose time is still to come: claimed ahead, or tried again later.
+
+    Left out unless asked for, since the list would begin with them and not with what ran. A search, one job's list and one
+    state's have them.
+    """
+
+    title = "due later"
+    parameter_name = "later"
+    words = (("no", "Left out"), ("yes", "Listed too"), ("only", "Alone"))
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], *args: Any) -> None:
+        super().__init__(request, params, *args)
+        self._wanted = _of_jobs(request) or bool(request.GET.get("state__exact"))
+
+    def chosen(self) -> str:
+        """Return the word that holds."""
+        return "yes" if not self.value() and self._wanted else super().chosen()
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Narrow the list."""
+        later = Q(state=lifecycle.SCHEDULED, due_at__gt=now())
+        if self.chosen() == "only":
+            return queryset.filter(later)
+        return queryset if self.chosen() == "yes" else queryset.exclude(later)
+
+
 class PeriodFilter(DefaultFilter):
     """How far back the list goes.
 
@@ -55,7 +82,7 @@ class PeriodFilter(DefaultFilter):
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], *args: Any) -> None:
         super().__init__(request, params, *args)
-        self._of_jobs = bool(request.GET.get("q", "").strip() or request.GET.get("job_id") or request.GET.get("letters"))
+        self._of_jobs = _of_jobs(request)
         self._by_reading = bool(request.GET.get("late") or request.GET.get("kind__exact")) and not self._of_jobs
         self._idle = False
 
@@ -133,11 +160,11 @@ class NewestFirst(BoundedPaginator):
 
 @admin.register(Execution)
 class ExecutionPage(ReadOnlyPage):
-    """One attempt at an occurrence each, the latest first."""
+    """One attempt at an occurrence each, the latest whose time has come first."""
 
     list_display = ("job", "kind", "outcome", "scheduled", "lateness", "took", "attempt", "deliveries", "worker")
     actions = ("cancel_executions", "replay_letters", "discard_letters")
-    list_filter = (PeriodFilter, LateFilter, LetterFilter, "state", "kind", TenantFilter)
+    list_filter = (LaterFilter, PeriodFilter, LateFilter, LetterFilter, "state", "kind", TenantFilter)
     search_fields = ("job_name",)
     search_help_text = "Beginning of a job's name, tenant/name, a job's id, or an execution's id."
     ordering = executions.NEWEST_FIRST
@@ -151,7 +178,7 @@ class ExecutionPage(ReadOnlyPage):
         ("Content", {"fields": ("arguments", "keyword_arguments", "job_version", "result")}),
         ("Place", {"classes": ("collapse",), "fields": ("partition", "holder_epoch")}),
     )
-    anywhere = {"period": "any"}
+    anywhere = {"period": "any", "later": "yes"}
     scheduled = instant_column("scheduled_at", "scheduled")
     due = instant_column("due_at", "due")
     published = instant_column("published_at", "published")
@@ -317,6 +344,11 @@ class ExecutionPage(ReadOnlyPage):
             found = queryset.filter(job_id=job_id, scheduled_at=ids.from_us(named.scheduled_us))
             return (found if attempt else found.filter(attempt=named.attempt)), False
         return (rows_of_jobs_named(queryset, term) if term else queryset), False
+
+
+def _of_jobs(request: HttpRequest) -> bool:
+    """Say whether a list is of what was searched for, of one job, or of dead letters: never cut by default."""
+    return bool(request.GET.get("q", "").strip() or request.GET.get("job_id") or request.GET.get("letters"))
 
 
 def _seconds(due: datetime, then: datetime | None) -> str:

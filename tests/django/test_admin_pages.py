@@ -209,6 +209,22 @@ def test_the_list_of_executions_narrows_by_state_kind_and_tenant(ada):
     assert listed(ada, tenant="default") == [fine.id]
 
 
+def test_the_list_begins_with_what_ran_and_not_with_what_is_due_later(ada):
+    job, soon = create(), now() + timedelta(minutes=5)
+    ran, stuck = executed(job), executed(job, now() - timedelta(hours=2), state="scheduled")
+    claimed = executed(job, soon, state="scheduled")
+    retried = executed(job, now() - timedelta(hours=3), state="scheduled", due_at=soon, attempt=2, kind="retry")
+    stopped = executed(job, soon + timedelta(seconds=1), state="cancelled", reason="paused")
+
+    assert listed(ada) == [stopped.id, ran.id, stuck.id]
+    assert listed(ada, later="yes") == [stopped.id, claimed.id, ran.id, stuck.id, retried.id]
+    assert listed(ada, later="only") == [claimed.id, retried.id]
+    assert listed(ada, state__exact="scheduled") == [claimed.id, stuck.id, retried.id]
+    for asked in ({"job_id": str(job.id)}, {"q": job.name}):
+        assert claimed.id in listed(ada, **asked) and claimed.id not in listed(ada, later="no", **asked)
+    assert listed(ada, q=retried.id) == [retried.id]
+
+
 def test_an_idle_deployment_shows_its_last_executions(ada):
     old = executed(create(), datetime(2020, 1, 7, 3, tzinfo=UTC))
 
@@ -230,7 +246,7 @@ def test_executions_cost_the_same_and_are_counted_up_to_a_bound(ada, django_asse
     few, _ = cost()
     Execution.objects.bulk_create([
         Execution(id=f"{job.id}:{number}:1", job_id=job.id, tenant="acme", scheduled_at=at, due_at=at, first_due_at=at)
-        for number in range(1_050) for at in [start + timedelta(seconds=number)]], batch_size=1_000)
+        for number in range(1_050) for at in [start - timedelta(seconds=number)]], batch_size=1_000)
 
     assert cost() == (few, 1_000)
 
