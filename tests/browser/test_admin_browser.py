@@ -49,6 +49,25 @@ def test_the_preview_hides_no_field_that_has_the_focus(site, tab, job):
         })()""")
 
 
+def test_a_screen_reader_is_told_the_gist_of_the_preview_once(site, tab, job):
+    tab.open(site + reverse("admin:chrono_beat_job_change", args=[job.pk]))
+    tab.run("""
+        window.told = [];
+        new MutationObserver(() => told.push(document.querySelector("#chrono-said").textContent))
+            .observe(document.querySelector("#chrono-said"), { childList: true });
+        window.typed = (name, value) => new Promise((done) => {
+            new MutationObserver(done).observe(document.querySelector("#chrono-preview"), { childList: true });
+            document.querySelector(`[name=${name}]`).value = value;
+            document.querySelector(`[name=${name}]`).dispatchEvent(new Event("input", { bubbles: true }));
+        })""")
+    for name, value in (("expression", "0 4 * * *"), ("note", "for people"), ("name", "nightly")):
+        tab.run(f"typed('{name}', '{value}').then(() => 0)")
+
+    assert tab.run("document.querySelector('#chrono-preview').innerText").count(" 04:00:00 UTC") >= 10
+    assert tab.run("told") == ["At 04:00, on the clocks of UTC"]
+    assert tab.run("document.querySelector('#chrono-preview').closest('[aria-live]')") is None
+
+
 def test_a_new_job_is_not_found_fault_with_before_anything_is_typed(site, tab):
     def shown():
         return tab.run("new Promise((done) => setTimeout(() => done(document.querySelector('#chrono-preview').innerText), 1000))")

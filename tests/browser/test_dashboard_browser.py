@@ -70,6 +70,7 @@ def test_an_opened_table_and_a_place_on_the_page_stay(site, tab):
     tab.run("again()")
 
     assert tab.run("[document.querySelectorAll('details[open]').length, scrollY]") == [1, 500]
+    assert tab.run("document.querySelectorAll('main [role=status], main [aria-live]').length") == 0, "read out at each change"
 
 
 def test_a_page_that_cannot_be_fetched_anew_says_so_until_it_can(site, tab, monkeypatch):

@@ -8,8 +8,15 @@
         if (!form) {
             return;
         }
+        const said = document.getElementById("chrono-said");
         let timer = null;
         let asked = null;
+        // The whole preview would be read out at each pause of typing; so its gist is, where it has changed.
+        const say = (gist) => {
+            if (said.textContent !== gist) {
+                said.textContent = gist;
+            }
+        };
         const ask = async () => {
             if (asked) {
                 asked.abort();
@@ -21,6 +28,7 @@
                 // A page to log in at, or an error, is no preview: what is shown stays until the next answer.
                 if (answer.ok && !answer.redirected) {
                     panel.innerHTML = await answer.text();
+                    say([...panel.querySelectorAll("[data-said]")].map((each) => each.textContent).join(". "));
                 }
                 panel.classList.toggle("chrono-stale", !answer.ok || answer.redirected);
             } catch (error) {
