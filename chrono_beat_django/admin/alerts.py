@@ -135,9 +135,9 @@ class MutePage(Page):
     created = instant_column("created_at", "since")
 
     @admin.display(description="what")
-    def what(self, mute: AlertMute) -> SafeString:
+    def what(self, mute: AlertMute) -> str:
         """Return what it stands for."""
-        return in_one_line(str(mute))
+        return str(mute)
 
     def get_fields(self, request: HttpRequest, obj: AlertMute | None = None) -> tuple[str, ...]:
         """Return the form's fields, or all that is kept."""

@@ -47,12 +47,28 @@ class Page:
     def open(self, url, *, width=1280, height=800, before=""):
         """Load a page, at a size, with a script that runs before its own."""
         self.send("Page.enable")
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self._fit(width, height)
         if before:
             self.send("Page.addScriptToEvaluateOnNewDocument", source=before)
         self.send("Page.navigate", url=url)
         # Evaluated in the page that is there when it is asked; the one that is left behind answers with its own address.
         while self.run("document.readyState + location.href") != f"complete{url}":
+            pass
+
+    def _fit(self, width, height):
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+
+    def see(self, width, scheme, *, height=800):
+        """Show the page at another size, in "light" or "dark"."""
+        self._fit(width, height)
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def leave(self, script):
+        """Run a script that leads to another page, and wait for that."""
+        self.run("window.left = 'not yet'")
+        self.run(f"void setTimeout(() => {{ {script} }})")
+        while self.run("document.readyState + (window.left || '')") != "complete":
             pass
 
     def press(self, key):
