@@ -17,7 +17,8 @@ name), a (1/3), a (2/3), a or b (both at 1) … three of four to a.
 
 **Priorities** are a tenant's own affair: its draws take the least number that waits. Each tenth of its grants goes
 through the numbers downwards instead, beginning with another one each time (`order_of`). So under a constant load of
-high priority the first of each other one waits for at most a hundred grants of its tenant, not for ever.
+high priority the first of each other one waits for at most a hundred grants of its tenant, not for ever. The grants are
+counted, since virtual times jump: one that was set aside comes back at the floor, which might skip each tenth.
 
 **Weakness.** Executions count alike however long they run; what bounds a tenant with long ones is its cap.
 
@@ -26,7 +27,6 @@ courses.
 """
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -41,28 +41,27 @@ PROMOTED_EVERY = 10
 
 PRIORITIES = 10
 
-TURNS_OFFSET = 0.318
-"""Added before a virtual time is cut to whole turns. Sums of 1 / weight come close to whole and half turns, where the
-last bit would decide; they keep away from this."""
-
 Granted = TypeVar("Granted")
 
 
 class FairLine:
     """The tenants of one pool that have work: who is first, and who is set aside.
 
-    ``ready`` and ``capped`` map a tenant to its virtual time; a tenant is in at most one of them.
+    ``ready`` and ``capped`` map a tenant to its virtual time; a tenant is in at most one of them. ``turns`` has its grants
+    since it entered.
     """
 
     def __init__(self) -> None:
         self.ready: dict[str, float] = {}
         self.capped: dict[str, float] = {}
         self.floor = 0.0
+        self.turns: dict[str, int] = {}
 
     def enter(self, tenant: str) -> None:
         """Put a tenant that has got work in line, at the floor; one that is in line or set aside stays where it is."""
         if tenant not in self.ready and tenant not in self.capped:
             self.ready[tenant] = self.floor
+            self.turns[tenant] = 0
 
     def bring_back(self, tenant: str) -> bool:
         """Put a tenant that was set aside in line again; says whether it was."""
@@ -79,13 +78,10 @@ class FairLine:
         self.floor = max(self.floor, virtual_time)
         return name.decode()
 
-    def turns(self, tenant: str, weight: int) -> int:
-        """Return how many grants the virtual time of a tenant in line stands for."""
-        return math.floor(self.ready[tenant] * weight + TURNS_OFFSET)
-
     def charge(self, tenant: str, weight: int) -> None:
         """Move a tenant on by one granted execution."""
         self.ready[tenant] += 1.0 / weight
+        self.turns[tenant] += 1
 
     def set_aside(self, tenant: str) -> None:
         """Take a tenant that may run nothing now out of the line, with its virtual time."""
@@ -93,7 +89,7 @@ class FairLine:
 
     def leave(self, tenant: str) -> None:
         """Take the first tenant, which has no work left, out of the line."""
-        del self.ready[tenant]
+        del self.ready[tenant], self.turns[tenant]
 
     def rest(self) -> None:
         """After a draw: where nobody has work any more, the next to come start equal."""
@@ -105,7 +101,7 @@ def order_of(turns: int) -> Sequence[int]:
     """Return the priorities in the order in which a tenant's next grant looks for work.
 
     Args:
-        turns: grants of the tenant so far.
+        turns: grants of the tenant since it entered.
     """
     if turns % PROMOTED_EVERY != PROMOTED_EVERY - 1:
         return range(PRIORITIES)

@@ -60,8 +60,9 @@ LANE_KEYS = (
                WITH_LAST, True),
     KeyPattern("held:<tenant>", "set", "pools in which the tenant is capped", WITH_LAST, True),
     KeyPattern("places:<pool>", "hash",
-               "ready or capped tenant -> where its undrawn entries are: f for the front list, 5=<id> for the stream of "
-               "priority 5 from that id on", "with its last field", True),
+               "ready or capped tenant -> its grants since it entered, without the hundreds, and where its undrawn entries "
+               "are: f for the front list, 5=<id> for the stream of priority 5 from that id on",
+               "with its last field", True),
     KeyPattern("floor:<pool>", "string", "virtual time below which no tenant enters", "deleted when no tenant waits",
                True),
     KeyPattern("delayed", "zset", "plain task that is not due yet -> when it may be read (µs)", WITH_LAST, False),

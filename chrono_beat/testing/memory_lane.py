@@ -287,7 +287,7 @@ class Lane(Locks, Delays):
             if not front:
                 del self.fronts[pool, tenant]
             return copy
-        for priority in order_of(self.lines[pool].turns(tenant, self.room(tenant)[0])):
+        for priority in order_of(self.lines[pool].turns[tenant]):
             stream = self.streams.get((pool, tenant, priority))
             if stream:
                 copy = stream.popleft()

@@ -317,7 +317,7 @@ def holdings(bench):
     sets = [set().union(*(client.smembers(k) for k in client.keys(key(kind, "*").replace("{", "\\{"))))
             for kind in ("run", "own")]
     drawn = {name.removeprefix("x:").encode() for name in bench.names() if name.startswith("x:")}
-    records = {id_ for id_ in drawn if b"\xa5state\xa1r" in client.get(key("x", id_.decode()))}
+    records = {id_ for id_ in drawn if b"\xa5state\xa1r" in (client.get(key("x", id_.decode())) or b"")}
     return sets[0], set(client.zrange(key("lease"), 0, -1)), sets[1], records
 
 

@@ -129,6 +129,25 @@ def test_a_low_priority_waits_for_a_bounded_number_of_its_tenants_grants_whoever
     assert grants <= PROMOTED_EVERY * PRIORITIES
 
 
+@pytest.mark.parametrize(("weight", "cap"), [(5, 1), (10, 1), (10, 2)])
+def test_r130_the_wait_is_bounded_also_for_a_tenant_that_is_set_aside_again_and_again(bench, weight, cap):
+    """Its virtual time jumps to the floor each time, which another tenant moves on by whole numbers: with some weights
+    and caps no grant would stand at a tenth place."""
+    bench.limit("a", weight=weight, max_running=cap)
+    bench.limit("b", max_running=1000)
+    fill(bench, "a", 1, priority=9)
+    grants: list[str] = []
+
+    while "a-0" not in grants and len(grants) < 400:
+        fill(bench, "a", cap, 1 + len(grants), priority=0)
+        fill(bench, "b", 9, 9 * len(grants))
+        drawn = bench.draw(cap + 7)
+        grants += [delivery.job_id for delivery in drawn if delivery.tenant == "a"]
+        settle_all(bench, drawn)
+
+    assert "a-0" in grants[:PROMOTED_EVERY * PRIORITIES]
+
+
 @pytest.mark.redis
 def test_inv08_idle_and_paused_tenants_cost_the_draw_not_one_command(redis_url):
     """Commands that the scripts ran, counted by Redis; python -m benchmarks.tenants does it with 100,000."""
@@ -157,6 +176,19 @@ def test_capped_is_who_has_work_that_nothing_but_a_cap_holds_back(bench):
     assert sorted(bench.store.capped(0, ["chrono"], 10)[1]) == ["exact", "full"]
     assert bench.store.capped(0, ["chrono.gold"], 10)[1] == []
     settle_all(bench, drawn)
+    assert bench.store.capped(0, ["chrono"], 10)[1] == []
+
+
+def test_who_runs_again_what_had_been_requeued_is_not_capped_by_it(bench):
+    """Its worker was slow to renew: the requeued copy is taken back, and nothing waits behind the cap any more."""
+    bench.limit(max_running=1)
+    fill(bench, "acme", 1)
+    delivery = bench.one()
+    bench.lapse(delivery)
+
+    bench.store.renew(0, "w1", [hold(delivery)], 60_000_000)
+
+    assert bench.draw() == []
     assert bench.store.capped(0, ["chrono"], 10)[1] == []
 
 

@@ -55,8 +55,8 @@ def test_a_tombstone_outlives_the_oldest_publish_that_is_accepted():
 def test_lua_and_python_have_the_same_default_limits():
     found = re.search(r"DEFAULT_WEIGHT, DEFAULT_MAX_RUNNING = (\d+), (\d+)", (LUA / "ready.lua").read_text())
     assert (int(found[1]), int(found[2])) == (fairness.DEFAULT_WEIGHT, fairness.DEFAULT_MAX_RUNNING)
-    found = re.search(r"PROMOTED_EVERY, TURNS_OFFSET = (\d+), ([0-9.]+)", (LUA / "draw.lua").read_text())
-    assert (int(found[1]), float(found[2])) == (fairness.PROMOTED_EVERY, fairness.TURNS_OFFSET)
+    found = re.search(r"PROMOTED_EVERY = (\d+)", (LUA / "draw.lua").read_text())
+    assert int(found[1]) == fairness.PROMOTED_EVERY
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,13 +12,15 @@ end
 
 -- One that runs all it may and has nothing more waits for nothing; places may still name where it has read to.
 local function waits(pool, tenant)
-  local value = redis.call('HGET', base .. 'places:' .. pool, tenant) or ''
-  for place in string.gmatch(value, '%S+') do
+  for place in string.gmatch(places_of(pool, tenant) or '', '%S+') do
     local prio, from = string.match(place, '^(%d)=(.*)$')
-    if not prio then
-      return true
+    local found
+    if prio then
+      found = #redis.call('XRANGE', base .. 's:' .. pool .. ':' .. tenant .. ':' .. prio, from, '+', 'COUNT', 1) > 0
+    else
+      found = redis.call('EXISTS', base .. 'front:' .. pool .. ':' .. tenant) == 1
     end
-    if #redis.call('XRANGE', base .. 's:' .. pool .. ':' .. tenant .. ':' .. prio, from, '+', 'COUNT', 1) > 0 then
+    if found then
       return true
     end
   end

@@ -15,7 +15,7 @@ promote_due(PROMOTED_BY_DRAW)
 -- Looks at tenants and entries in one call; what is left then is drawn by the next one.
 local MAX_LOOKS = 2 * credit + 200
 -- core.fairness has the same numbers; a test compares them.
-local PROMOTED_EVERY, TURNS_OFFSET = 10, 0.318
+local PROMOTED_EVERY = 10
 -- Tenants fetched from the sorted set at once.
 local WINDOW = math.min(credit, 50) + 1
 
@@ -122,15 +122,16 @@ end
 
 -- Take up to *count* copies of a tenant, give-backs first, then by priority, and note what is left. Where several
 -- priorities wait, each tenth of the tenant's grants goes through them in another order (core/fairness.py), so that none
--- is left waiting for ever; *turns* are its grants so far.
-local function take(tenant, count, turns)
+-- is left waiting for ever.
+local function take(tenant, count)
   local taken, left = {}, {}
   local value = places_of(pool, tenant) or ''
   local start
   if string.find(value, ' %d=') then
-    local since = turns % PROMOTED_EVERY
+    local before = turns[pool][tenant]
+    local since = before % PROMOTED_EVERY
     if since == PROMOTED_EVERY - 1 then
-      count, start = 1, 9 - math.floor(turns / PROMOTED_EVERY) % 10
+      count, start = 1, 9 - math.floor(before / PROMOTED_EVERY) % 10
     else
       count = math.min(count, PROMOTED_EVERY - 1 - since)
     end
@@ -207,11 +208,12 @@ local function draw_from(turn)
     return set_aside(turn)
   end
   local count = share(turn, math.min(room[tenant], credit - granted))
-  for _, copy in ipairs(take(tenant, count, math.floor(turn[1] * weights[tenant] + TURNS_OFFSET))) do
+  for _, copy in ipairs(take(tenant, count)) do
     floors[pool] = math.max(floors[pool], turn[1])
     if grant(copy[1], copy[2], copy[3]) then
       room[tenant] = room[tenant] - 1
       turn[1] = turn[1] + step[tenant]
+      set_turns(pool, tenant, (turns[pool][tenant] + 1) % (10 * PROMOTED_EVERY))
     end
   end
   -- Also one without places stays until it is first again: so it leaves at the floor.
@@ -222,7 +224,7 @@ local function draw_from(turn)
     return insert(turn)
   end
   floors[pool] = math.max(floors[pool], turn[1])
-  redis.call('ZREM', ready, tenant)
+  leave(pool, tenant)
   times[tenant] = nil
 end
 

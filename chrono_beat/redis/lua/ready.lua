@@ -2,7 +2,8 @@
 --
 -- A tenant with entries that nobody has drawn is in exactly one of two sorted sets, with its virtual time as score:
 -- ready:<pool>, or capped:<pool> while it is paused or runs as much as it may. places:<pool> says where its entries
--- are; its field exists exactly while the tenant is in one of the two. floor:<pool> is the virtual time of the pool:
+-- are, after a number: how many grants of the tenant in this pool there were since it entered, without the hundreds. Its
+-- field goes when the tenant leaves. floor:<pool> is the virtual time of the pool:
 -- nobody enters below it, so an idle tenant has not saved up credit; and a tenant leaves only when it is first in
 -- line, at the floor, so one that drains and comes back at once has gained nothing. core/fairness.py is the same in
 -- Python.
@@ -12,7 +13,8 @@
 local DEFAULT_WEIGHT, DEFAULT_MAX_RUNNING = 1, 20
 
 local floors = {}                                     -- pool -> virtual time
-local places, placed = {}, {}                         -- pool -> tenant -> places; what of it has changed
+local places, turns = {}, {}                          -- pool -> tenant -> places; grants
+local placed = {}                                     -- pool -> tenant -> true where these have changed
 local entering, touched = {}, {}                      -- pool -> {virtual time, tenant, …}; pools with new work
 local released = {lease = {}, own = {}, run = {}}     -- grants that were given up
 
@@ -25,29 +27,44 @@ end
 
 -- Where a tenant's undrawn entries are: words, "f" for the front list, "5=<id>" for the stream of priority 5, to be
 -- read from that id on ("(" before it: behind it). False where it has none.
-local function places_of(pool, tenant)
-  local known = places[pool]
-  if not known then
-    known = {}
-    places[pool] = known
-  end
-  if known[tenant] == nil then
-    known[tenant] = redis.call('HGET', base .. 'places:' .. pool, tenant)
-  end
-  return known[tenant]
+local function note_places(pool, tenant, value)
+  local count, words = string.match(value or '', '^(%d+) (.*)$')
+  places[pool][tenant] = words and words ~= '' and words
+  turns[pool][tenant] = tonumber(count or 0)
 end
 
-local function set_places(pool, tenant, value)
-  places[pool][tenant] = value
+local function places_of(pool, tenant)
+  if not places[pool] then
+    places[pool], turns[pool] = {}, {}
+  end
+  if places[pool][tenant] == nil then
+    note_places(pool, tenant, redis.call('HGET', base .. 'places:' .. pool, tenant))
+  end
+  return places[pool][tenant]
+end
+
+local function note_change(pool, tenant)
   placed[pool] = placed[pool] or {}
   placed[pool][tenant] = true
 end
 
+local function set_places(pool, tenant, value)
+  places[pool][tenant] = value
+  note_change(pool, tenant)
+end
+
+local function set_turns(pool, tenant, count)
+  if turns[pool][tenant] ~= count then
+    turns[pool][tenant] = count
+    note_change(pool, tenant)
+  end
+end
+
 local function fetch_places(pool, tenants)
   local found = redis.call('HMGET', base .. 'places:' .. pool, unpack(tenants))
-  places[pool] = places[pool] or {}
+  places[pool], turns[pool] = places[pool] or {}, turns[pool] or {}
   for i, tenant in ipairs(tenants) do
-    places[pool][tenant] = found[i]
+    note_places(pool, tenant, found[i])
   end
 end
 
@@ -58,6 +75,12 @@ local function enter(pool, tenant, virtual_time)
     entering[pool] = line
   end
   line[#line + 1], line[#line + 2] = math.max(floor_of(pool), virtual_time), tenant
+end
+
+-- Take a tenant without work out of the line.
+local function leave(pool, tenant)
+  redis.call('ZREM', base .. 'ready:' .. pool, tenant)
+  set_turns(pool, tenant, 0)
 end
 
 -- Note that the tenant has work at a place: "f", or a priority and where to read on from.
@@ -196,9 +219,9 @@ end
 local function write_places(pool, tenants)
   local sets, gone = {}, {}
   for tenant in pairs(tenants) do
-    local value = places[pool][tenant]
-    if value then
-      sets[#sets + 1], sets[#sets + 2] = tenant, value
+    local value, count = places[pool][tenant], turns[pool][tenant]
+    if value or count > 0 then
+      sets[#sets + 1], sets[#sets + 2] = tenant, count .. ' ' .. (value or '')
     else
       gone[#gone + 1] = tenant
     end

@@ -82,7 +82,7 @@ for i = 1, #line, 2 do
   if looks < 0 or waits(line[i]) then
     break
   end
-  redis.call('ZREM', ready, line[i])
+  leave(pool, line[i])
   gone = gone + 1
 end
 write_all()
