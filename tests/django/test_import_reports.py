@@ -161,8 +161,10 @@ BEAT = {
 def test_entries_of_beat_schedule(app):
     jobs.create(name="mine", task="t", cron="0 1 * * *")
     app.conf.beat_schedule = {name: {"task": "t"} | item for name, (item, _) in BEAT.items()}
+    app.on_after_finalize.connect(lambda sender, **_: sender.add_periodic_task(30, app.tasks["t"].s(), name="added"), weak=False)
 
-    assert report(app, "beat-schedule") == {name: said for name, (_, said) in BEAT.items()}
+    assert report(app, "beat-schedule") == {name: said for name, (_, said) in BEAT.items()} | {
+        "added": ["create interval 30 Europe/London", FROM_IMPORT]}
 
 
 def test_rows_of_django_celery_beat(app):

@@ -127,6 +127,7 @@ def beat_entries(app: Any) -> dict[str, Any]:
     Raises:
         InvalidInput: the result backend of the app cannot be asked whether results expire.
     """
+    app.finalize()                          # what listens to this may add entries, as before beat starts
     entries = {str(name): item for name, item in (app.conf.beat_schedule or {}).items()}
     beat = Scheduler(app, lazy=True)
     try:
