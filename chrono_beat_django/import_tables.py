@@ -48,22 +48,32 @@ def _entry(row: Any, origin: str, timezone: str, now: datetime) -> Entry:
             warnings.append("counts from the import; it never ran there")
         else:
             warnings.append("counts from its last run there, and does not drift")
-    if row.one_off and not isinstance(schedule, Once):
+    over = _is_over(row, schedule, now)
+    chosen = row.one_off and not isinstance(schedule, Once)
+    if chosen and not over:
         anchored = schedule.anchored(now) if isinstance(schedule, Interval) else schedule
         first = anchored.next_after(now)
-        if first is None:
-            raise ScheduleError("one_off", "it has no run left")
-        schedule = Once(first, timezone=schedule.timezone)
-        warnings.append(f"runs only once: at {first:%Y-%m-%dT%H:%M:%SZ}")
-    over = row.expires is not None and row.expires <= now
-    if row.clocked is not None and not row.enabled:             # else beat would still send it
-        over = over or row.clocked.clocked_time <= now
-    options = {"queue": row.queue, "priority": row.priority, "expires": row.expire_seconds}
+        over = first is None
+        if first is not None:
+            schedule = Once(first, timezone=schedule.timezone)
+            warnings.append(f"runs only once: at {first:%Y-%m-%dT%H:%M:%SZ}")
+    options = {"queue": row.queue, "priority": row.priority, "expires": row.expire_seconds or None}
     return imports.entry(
         origin, row.name, row.task, schedule, options=options, warnings=warnings,
-        once=row.one_off or isinstance(schedule, Once), over=over, args=json.loads(row.args or "[]"),
+        once=row.one_off or isinstance(schedule, Once), chosen=chosen, over=over, args=json.loads(row.args or "[]"),
         kwargs=json.loads(row.kwargs or "{}"), headers=json.loads(row.headers or "{}") or None,
         paused=not row.enabled, note=row.description)
+
+
+def _is_over(row: Any, schedule: Schedule, now: datetime) -> bool:
+    """Say whether its beat would never send it again, as that decides."""
+    if row.one_off and row.total_run_count:                     # beat disables it when it looks at it next
+        return True
+    at = schedule.at if isinstance(schedule, Once) else now
+    if row.expires is not None and row.expires <= max(now, at):
+        return True
+    # One whose time has passed is still sent while it is enabled.
+    return row.clocked is not None and not row.enabled and at <= now
 
 
 def _schedule(row: Any, timezone: str) -> Schedule:
@@ -78,7 +88,8 @@ def _schedule(row: Any, timezone: str) -> Schedule:
         return Interval(row.interval.schedule.run_every, timezone=timezone,
                         anchor=row.last_run_at or row.start_time, **bounds)
     if row.clocked is not None:
-        return Once(row.clocked.clocked_time, timezone=timezone)
+        clocked = row.clocked.clocked_time
+        return Once(max(clocked, row.start_time or clocked), timezone=timezone)
     if row.solar is not None:
         raise ScheduleError("schedule", imports.NO_SOLAR, code="unsupported")
     raise ScheduleError("schedule", "the row has no schedule; give it one there")

@@ -133,7 +133,8 @@ def _bring(found: Entry, definition: JobDefinition, tenant: str, dry_run: bool, 
     before = Job.objects.using(store.alias()).filter(tenant=tenant, source="import", origin=found.origin)
     job = before.order_by("-id").first()
     if job is not None and job.finished_at is not None and found.once:
-        return "unchanged"                                  # it has run: what runs once is not planned again
+        if found.chosen or job.expression == definition.expression:
+            return "unchanged"                              # it has run: what runs once is not planned again
     if job is None or job.finished_at is not None:
         if found.over:
             return "over"
@@ -148,7 +149,7 @@ def _bring(found: Entry, definition: JobDefinition, tenant: str, dry_run: bool, 
     stored = store.definition_of(job)
     kept = {field: getattr(stored, field) for field in definitions.FIELDS if field not in TAKEN}
     kept |= {"note": definition.note or stored.note, "written_as": definition.written_as}
-    if found.once:
+    if found.chosen:
         kept |= {field: getattr(stored, field) for field in _SCHEDULE}
     wanted = definitions.validate(
         replace(definition, **kept), now_us=wiring.now_us(), config=wiring.config(), planned=True)

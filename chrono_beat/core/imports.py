@@ -21,6 +21,7 @@ ATTEMPTS = Retry(max_attempts=1)
 """An imported task that failed is not run again unasked; its own ``retry`` and ``autoretry_for`` still count."""
 
 BOTH_DAYS = "both day fields must hold, as in Celery; cron text would take either"
+EITHER_DAY = "either day field is enough here; cron wants both where one begins with a star, as */2 does"
 NO_SOLAR = "solar schedules are unsupported; replace it by a crontab near that time, or trigger the job from code"
 NO_RELATIVE = "relative is dropped: runs are not rounded to whole periods"
 DISABLED = "is disabled there, so it is paused here"
@@ -48,6 +49,7 @@ class Entry:
         warnings: where its meaning differs, a sentence each.
         problem: why it cannot be taken over, with the mend; "" otherwise.
         once: it is to run only once: an import that is repeated does not plan it again.
+        chosen: its instant is of this import's choice, not named there: an import that is repeated keeps the first one.
         over: it will never run there again.
     """
 
@@ -57,21 +59,27 @@ class Entry:
     warnings: tuple[str, ...] = ()
     problem: str = ""
     once: bool = False
+    chosen: bool = False
     over: bool = False
 
 
 def entry(
     origin: str, name: str, task: str, schedule: Schedule, *, options: Mapping[str, Any] | None = None,
-    warnings: Iterable[str] = (), once: bool = False, over: bool = False, **fields: Any,
+    warnings: Iterable[str] = (), once: bool = False, chosen: bool = False, over: bool = False, **fields: Any,
 ) -> Entry:
     """Return an entry whose definition keeps the meaning that Celery gives it.
 
     Args:
         schedule: when it fires.
         options: those of ``apply_async``; what has no place in a job becomes a warning.
-        once: as of :class:`Entry`; likewise *over*.
+        once: as of :class:`Entry`; likewise *chosen* and *over*.
         fields: further ones of the definition.
+
+    Raises:
+        ScheduleError: the task is no text.
     """
+    if not isinstance(task, str):
+        raise ScheduleError("task", f"its task is a {type(task).__name__}; give the name of the task, a text")
     parts = schedule.parts()
     found, told = _from_options(dict(options or {}), parts.timezone)
     if isinstance(schedule, CeleryCrontab) and schedule.day_of_week != "*" and schedule.day_of_month != "*":
@@ -84,7 +92,8 @@ def entry(
     definition = JobDefinition(
         name=name, task=task, schedule_kind=parts.kind, expression=parts.expression, timezone=parts.timezone,
         **(given | found | fields))
-    return Entry(origin=origin, name=name, definition=definition, warnings=(*warnings, *told), once=once, over=over)
+    return Entry(origin=origin, name=name, definition=definition, warnings=(*warnings, *told), once=once, chosen=chosen,
+                 over=over)
 
 
 def refused(origin: str, name: str, why: object) -> Entry:
@@ -212,6 +221,7 @@ def from_crontab(text: str, *, source: str, task: str, timezone: str, system: bo
         kwargs |= {"user": words[len(fields)]} if system else {}
         kwargs |= {"env": dict(environment)} if environment else {}
         warnings = [f"the environment is stored with the job: {', '.join(environment)}"] if environment else []
+        warnings += [EITHER_DAY] if _wants_both_days(fields) else []
         try:
             yield entry(origin, name, task, Cron(" ".join(fields), timezone), kwargs=kwargs, warnings=warnings)
         except ScheduleError as error:
@@ -267,6 +277,12 @@ def _from_options(options: dict[str, Any], timezone: str) -> tuple[dict[str, Any
         options.pop(theirs, None)
     warnings += [f"option {name} is dropped" for name in sorted(options) if options[name] is not None]
     return fields, warnings
+
+
+def _wants_both_days(fields: list[str]) -> bool:
+    """Say whether cron ANDs the day fields of a line where cron text ORs them; an alias has none."""
+    days = fields[2::2]
+    return len(days) == 2 and any(day.startswith("*") for day in days) and not any(day in ("*", "*/1") for day in days)
 
 
 def _unquoted(text: str) -> str:

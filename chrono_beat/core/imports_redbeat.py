@@ -16,6 +16,8 @@ from chrono_beat.core.schedule import CeleryCrontab, Interval, Schedule, Schedul
 
 ORIGIN = "redbeat:"
 
+_TYPES = ("datetime", "interval", "crontab", "weekday", "rrule")
+
 
 def from_redbeat(stored: Iterable[tuple[str, Mapping[str, str]]], zone: str) -> Iterator[Entry]:
     """Read the hashes of redbeat.
@@ -30,6 +32,8 @@ def from_redbeat(stored: Iterable[tuple[str, Mapping[str, str]]], zone: str) -> 
             item, meta = (json.loads(fields.get(part) or "{}") for part in ("definition", "meta"))
             last = meta.get("last_run_at")
             when, warnings = _schedule(item["schedule"], _instant(last) if last else None, zone)
+            if found := _written_by_type([item.get("args"), item.get("kwargs")]):
+                raise ScheduleError("args", f"its arguments hold a {found}, which JSON does not have; give a text there")
             options = dict(item.get("options") or {})
             if isinstance(options.get("expires"), dict):
                 options["expires"] = _instant(options["expires"])
@@ -41,6 +45,14 @@ def from_redbeat(stored: Iterable[tuple[str, Mapping[str, str]]], zone: str) -> 
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             yield imports.refused(
                 origin, name, f"the hash cannot be read ({type(error).__name__}: {error}); save the entry anew there")
+
+
+def _written_by_type(value: Any) -> str:
+    """Return the type of the first value for which JSON has no form, anywhere within arguments; "" where there is none."""
+    if isinstance(value, dict) and value.get("__type__") in _TYPES:
+        return str(value["__type__"])
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next(filter(None, map(_written_by_type, parts)), "")
 
 
 def _schedule(stored: dict[str, Any], last: datetime | None, zone: str) -> tuple[Schedule, list[str]]:

@@ -154,6 +154,7 @@ BEAT = {
                                                   "name: may have 200 characters; this has 201"]),
     "mine": ({"schedule": crontab(minute=0)}, ["refused " + celery("0", "*", "*", "*", "*").removeprefix("create "),
                                                'default has a job "mine" that does not come from here; rename one of them']),
+    "of-a-task": ({"schedule": 5, "task": crontab}, ["refused", "its task is a type; give the name of the task, a text"]),
     "no-schedule": ({}, ["refused", "the entry needs a task and a schedule (KeyError: 'schedule')"]),
 }
 
@@ -193,7 +194,18 @@ def test_rows_of_django_celery_beat(app):
         "next nine": ({"crontab": nine, "one_off": True},
                       ["create once 2026-01-08T09:00:00Z UTC", "runs only once: at 2026-01-08T09:00:00Z"]),
         "dusk": ({"solar": sun}, ["refused", NO_SUN]),
+        "next nine, sent": ({"crontab": nine, "one_off": True, "total_run_count": 1},
+                            ["over " + at_nine.removeprefix("create "), OVER]),
+        "reminded, still enabled": ({"clocked": earlier, "one_off": True, "total_run_count": 1},
+                                    ["over once 2026-01-05T12:00:00Z Europe/London", OVER]),
+        "reminds too late": ({"clocked": later, "one_off": True, "expires": NOON + timedelta(days=1)},
+                             ["over once 2026-01-09T12:00:00Z Europe/London", OVER]),
+        "reminds from a start on": ({"clocked": later, "one_off": True, "start_time": NOON + timedelta(days=5)},
+                                    ["create once 2026-01-12T12:00:00Z Europe/London"]),
+        "ends before nine": ({"crontab": nine, "one_off": True, "expires": NOON + timedelta(hours=1)},
+                             ["over " + at_nine.removeprefix("create "), OVER]),
         "short-lived": ({"crontab": nine, "expire_seconds": 60}, [at_nine, EXPIRY]),
+        "no expiry": ({"crontab": nine, "expire_seconds": 0}, [at_nine]),
         "ended": ({"crontab": nine, "expires": NOON - timedelta(days=1)}, ["over " + at_nine.removeprefix("create "), OVER]),
         "not yet": ({"crontab": nine, "start_time": NOON + timedelta(days=9)}, [at_nine]),
         "routed": ({"crontab": nine, "queue": "media", "exchange": "e", "routing_key": "r", "priority": 3, "headers": '{"x": 1}'},
@@ -227,6 +239,8 @@ def test_hashes_of_redbeat(app, redis_url):
         "rule": (rrule("DAILY", dtstart=NOON), {}, ["refused", "a rrule is unsupported; write it as a crontab or an interval"]),
         "short-lived": (crontab(minute="0"), {"options": {"expires": 60, "queue": "fast"}},
                         [celery("0", "*", "*", "*", "*"), EXPIRY, queue_dropped("fast")]),
+        "since": (crontab(minute="0"), {"kwargs": {"span": [{"since": NOON}]}},
+                  ["refused", "its arguments hold a datetime, which JSON does not have; give a text there"]),
         "until-may": (crontab(minute="0"), {"options": {"expires": datetime(2026, 5, 1, tzinfo=UTC)}},
                       [celery("0", "*", "*", "*", "*")]),
     }
@@ -251,7 +265,7 @@ def test_lines_of_a_crontab_of_somebodys_own(app, tmp_path):
         "37 8 * * 1 cd /srv && ./run_with_lockfile weekly # no comment",
         "@monthly /srv/backup",
         "@reboot /srv/start",
-        "0 0 13 * 5 /srv/either",
+        "0 0 13 * 5 /srv/either", "0 0 */2 * 1 /srv/both", "0 0 * * */2 /srv/even", "0 0 */1 * 1 /srv/mondays",
         r"0 3 * * * date +\%F%first%second",
         "0 3 * * * /srv/twice", "0 15 * * * /srv/twice",
         "CRON_TZ=Asia/Tokyo", "09 9 * * 1-5 /srv/tokyo",
@@ -259,6 +273,7 @@ def test_lines_of_a_crontab_of_somebodys_own(app, tmp_path):
         "CRON_TZ=Europe/London", "60 * * * * /srv/never", "5 5 * * *", "30 8 * * * Europe/London",
     )))
     stored = "the environment is stored with the job: MAILTO, PATH"
+    both, even, mondays = names_of("/srv/both", "/srv/even", "/srv/mondays")
     purge, weekly, backup, start, either, dated, twice, tokyo, mars, never = names_of(
         "/srv/purge", "cd /srv && ./run_with_lockfile weekly # no comment", "/srv/backup", "/srv/start",
         "/srv/either", r"date +\%F%first%second", "/srv/twice", "/srv/tokyo", "/srv/mars", "/srv/never")
@@ -272,14 +287,18 @@ def test_lines_of_a_crontab_of_somebodys_own(app, tmp_path):
         backup: ["create cron @monthly Europe/London", stored],
         start: ["refused", "tab line 7: @reboot is unsupported; run it from the service manager of the host"],
         either: ["create cron 0 0 13 * 5 Europe/London", stored],
+        both: ["create cron 0 0 */2 * 1 Europe/London", stored,
+               "either day field is enough here; cron wants both where one begins with a star, as */2 does"],
+        even: ["create cron 0 0 * * */2 Europe/London", stored],
+        mondays: ["create cron 0 0 */1 * 1 Europe/London", stored],
         dated: ["create cron 0 3 * * * Europe/London", stored],
         twice: ["create cron 0 3 * * * Europe/London", stored],
         f"{twice}-2": ["create cron 0 15 * * * Europe/London", stored],
         tokyo: ["create cron 09 9 * * 1-5 Asia/Tokyo", stored],
-        mars: ["refused", "tab line 15: timezone: 'Mars/Phobos' is not an IANA zone; use a name such as 'Europe/London'"],
-        never: ["refused", "tab line 17: minute: 60 is outside 0-59"],
-        "tab line 18": ["refused", "the line has no command after its schedule"],
-        "tab line 19": ["refused", "the line has a zone where its command should be; write CRON_TZ=Europe/London before it"],
+        mars: ["refused", "tab line 18: timezone: 'Mars/Phobos' is not an IANA zone; use a name such as 'Europe/London'"],
+        never: ["refused", "tab line 20: minute: 60 is outside 0-59"],
+        "tab line 21": ["refused", "the line has no command after its schedule"],
+        "tab line 22": ["refused", "the line has a zone where its command should be; write CRON_TZ=Europe/London before it"],
     }
     job = Job.objects.get(name=dated)
     assert json.loads(job.kwargs) == {

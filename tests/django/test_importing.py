@@ -229,6 +229,32 @@ def test_what_ran_there_meanwhile_or_ran_once_here_is_not_planned_again():
     assert Job.objects.get(name="one").next_run_at is None
 
 
+def test_a_single_instant_that_is_moved_there_is_moved_here_also_after_it_has_run():
+    clock = ClockedSchedule.objects.create(clocked_time=NOON + timedelta(days=2))
+    PeriodicTask.objects.create(name="clock", task="t", clocked=clock, one_off=True)
+    tables()
+
+    ClockedSchedule.objects.update(clocked_time=NOON + timedelta(days=1))
+    assert actions(tables()) == {"clock": "update"}
+    assert Job.objects.get().next_run_at == NOON + timedelta(days=1)
+
+    Job.objects.update(finished_at=NOON, next_run_at=None)
+    assert actions(tables()) == {"clock": "unchanged"}
+    ClockedSchedule.objects.update(clocked_time=NOON + timedelta(days=3))
+    assert actions(tables()) == {"clock": "create"}
+    assert Job.objects.get(finished_at=None).next_run_at == NOON + timedelta(days=3)
+
+
+def test_what_has_run_its_one_time_there_stays_a_single_instant_here():
+    tab = CrontabSchedule.objects.create(minute="30", hour="2", timezone="UTC")
+    PeriodicTask.objects.create(name="one", task="t", crontab=tab, one_off=True)
+    tables()
+    PeriodicTask.objects.update(total_run_count=1, last_run_at=NOON)
+
+    assert actions(tables()) == {"one": "unchanged"}
+    assert (Job.objects.get().schedule_kind, Job.objects.get().next_run_at) == ("once", datetime(2026, 1, 8, 2, 30, tzinfo=UTC))
+
+
 def test_the_zone_setting_of_django_celery_beat_is_obeyed(settings):
     settings.DJANGO_CELERY_BEAT_TZ_AWARE = False
     tab = CrontabSchedule.objects.create(minute="30", hour="2", timezone="America/New_York")
