@@ -325,8 +325,9 @@ class QueueStore(Protocol):
 
     def tidy(self, lane: int, limit: int) -> int:
         """Let tenants leave that are first in line in a pool and have nothing there, as a draw would: nobody may draw from
-        that pool any more. Void and expired copies that are met are taken away. Looks at a part of the lane, *limit* tenants
-        and copies of a pool there; the next call at the next part. Returns how many have left."""
+        that pool any more. Void and expired copies that are met are taken away. And let some tenants back into line that
+        were set aside and have room, where a key was deleted or has gone. Looks at a part of the lane, *limit* tenants,
+        copies and slots of a pool there; the next call at the next part. Returns how many have left."""
 
     def lacking(self, lane: int, generation: int, execution_ids: Sequence[str]) -> list[str] | None:
         """Return those with no copy, grant, marker or outcome in the lane, and put back what points to the others; None where

@@ -7,6 +7,7 @@ from typing import Any
 from chrono_beat.core.deliveries import Cancelled, Delivery, Hold, Running
 
 SCAN_COUNT = 1000                # keys or leases looked at by one step of a scan
+CAPPED_TENANTS = 20              # of a pool that one look at capped ones mends
 MAX_IDS = 4000                   # execution ids of one script call
 
 
@@ -16,7 +17,7 @@ class RedisControl:
     keys: Any
     _connection: Any
     _run: Any
-    _tidied: dict[int, int]                              # lane -> where its next look for pools begins
+    _tidied: dict[tuple[int, str], int]                  # lane, kind of key -> where its next look for pools begins
 
     def deliveries_of(
         self, lane: int, job_id: str, below_version: int | None, *, tenant: str = "",
@@ -51,11 +52,17 @@ class RedisControl:
 
     def tidy(self, lane: int, limit: int) -> int:
         """See QueueStore."""
+        for pool in self._pools_with(lane, "capped"):
+            self._run("mend_capped", lane, pool, CAPPED_TENANTS, limit)
+        return sum(int(self._run("tidy", lane, pool, limit)) for pool in self._pools_with(lane, "ready"))
+
+    def _pools_with(self, lane: int, kind: str) -> list[str]:
+        """Return the pools with a key of a kind in the next part of the lane."""
+        begin, place = self.keys.of(lane, kind, ""), (lane, kind)
         with self._connection.reaching():
-            self._tidied[lane], names = self._connection.client.scan(
-                self._tidied.get(lane, 0), match=self.keys.of(lane, "ready", "*"), count=SCAN_COUNT)
-        pools = sorted({name.decode("utf-8", "replace") for name in names})
-        return sum(int(self._run("tidy", lane, pool.removeprefix(self.keys.of(lane, "ready", "")), limit)) for pool in pools)
+            self._tidied[place], names = self._connection.client.scan(
+                self._tidied.get(place, 0), match=f"{begin}*", count=SCAN_COUNT)
+        return sorted({name.decode("utf-8", "replace").removeprefix(begin) for name in names})
 
     def redraw(self, lane: int, worker: str, hold: Hold, lease_us: int) -> Delivery | None:
         """See QueueStore."""

@@ -136,7 +136,7 @@ class RedisQueueStore(ParkedOnRedis, PlainOnRedis, Recovery, RedisControl):
         self._grace_us = round(self.config.replace_grace * 1_000_000)
         self._connection = Connection(url_or_client, silence)
         self._seen_dispatch = b"0"
-        self._tidied: dict[int, int] = {}
+        self._tidied: dict[tuple[int, str], int] = {}
 
     def close(self) -> None:
         """Close all connections."""

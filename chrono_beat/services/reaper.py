@@ -9,7 +9,8 @@ each look, and its lease is withdrawn when its grace is over. The instant is kep
 
 What it reaped is added to its tenant's minute in the database, once that answers: reaping itself does not wait for it.
 
-It lets the lines of pools go that nobody draws any more, after a move or with the last worker, once nothing waits there.
+It lets the lines of pools go that nobody draws any more, after a move or with the last worker, once nothing waits there;
+and it lets tenants back into line whose limits or slots somebody has deleted.
 
 And it ends what has lain aside for too long, because no worker came that knows its task.
 """

@@ -330,6 +330,53 @@ def test_a_tenant_whose_stream_ends_with_what_is_not_ours_leaves_the_line(bench)
     assert not {"ready:chrono", "floor:chrono", "places:chrono"} & set(bench.names())
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_inv08_the_slot_of_a_run_whose_record_was_deleted_is_free_once_its_lease_is_over(bench, plain):
+    """Nobody can say any more whose slot it was; with a cap of one nothing of the tenant would ever run again."""
+    bench.limit(max_running=1)
+    first, second = bench.item("a1"), bench.item("a2")
+    if plain:
+        bench.store.publish_plain(LANE, [PlainTask("plain:a:1", "acme", "chrono", 5, b"{}")])
+    else:
+        bench.publish(first)
+    delivery = bench.one()
+    bench.publish(second)
+    assert bench.draw() == []
+    bench.client.delete(bench.key("x", delivery.execution_id))
+    bench.settle(delivery)
+
+    bench.store.tidy(LANE, 100)
+    assert bench.draw() == [], "its body may still run"
+    bench.advance(LEASE + SECOND)
+    bench.store.reap(LANE, 5, 100)
+    bench.store.tidy(LANE, 100)
+
+    assert bench.one().execution_id == second.execution_id
+    assert bench.client.scard(bench.key("run", "acme")) == 1
+
+
+@pytest.mark.parametrize("kind", ["tenant", "held"])
+def test_inv08_a_tenant_that_was_set_aside_comes_back_where_nothing_says_that_it_may(bench, kind):
+    """As when the limits of a deleted one have gone by themselves."""
+    bench.limit(paused=True)
+    bench.publish(bench.item())
+    assert bench.draw() == []
+    bench.client.delete(bench.key(kind, "acme"))
+    if kind == "held":
+        bench.store.tidy(LANE, 100)
+        assert bench.draw() == [], "it is paused"
+        bench.limit()
+
+    bench.store.tidy(LANE, 100)
+
+    assert bench.wakes()
+    bench.settle(bench.one())
+    bench.record()
+    bench.draw()
+    bench.advance(DAY)
+    assert bench.leftovers() == []
+
+
 @pytest.mark.parametrize("kind", ["s", "front", "places", "ready", "x", "run", "own", "lease"])
 def test_inv04_a_key_that_was_deleted_loses_no_delivered_execution(bench, kind):
     items = [bench.item(n, tenant=n[0]) for n in ("a1", "a2", "b1", "b2")]
