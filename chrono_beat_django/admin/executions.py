@@ -92,11 +92,10 @@ class PeriodFilter(DefaultFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Narrow the list."""
-        self._idle = not (self.value() or self._of_jobs or queryset.filter(scheduled_at__gte=now() - RECENT).exists())
+        self._idle = not (self.value() or self._of_jobs or _any_since(queryset, now() - RECENT))
         days = {"day": 1, "week": 7}.get(self.chosen())
         if self._by_reading:
-            ended = queryset.filter(state__in=lifecycle.TERMINAL).order_by("-scheduled_at").values_list("scheduled_at", flat=True)
-            if (oldest := ended[MOST_LOOKED_AT:MOST_LOOKED_AT + 1].first()) is not None:
+            if (oldest := _ended(queryset)[MOST_LOOKED_AT:MOST_LOOKED_AT + 1].first()) is not None:
                 queryset = queryset.filter(scheduled_at__gte=oldest)
                 if days is None or oldest > now() - timedelta(days=days):
                     messages.info(request, f"Of so many the newest {MOST_LOOKED_AT:,} executions were looked through.")
@@ -349,6 +348,19 @@ class ExecutionPage(ReadOnlyPage):
 def _of_jobs(request: HttpRequest) -> bool:
     """Say whether a list is of what was searched for, of one job, or of dead letters: never cut by default."""
     return bool(request.GET.get("q", "").strip() or request.GET.get("job_id") or request.GET.get("letters"))
+
+
+def _ended(queryset: QuerySet[Any]) -> QuerySet[Any, datetime]:
+    """Return the instants of what has ended, the newest first: the order that it has an index for."""
+    return queryset.filter(state__in=lifecycle.TERMINAL).order_by("-scheduled_at").values_list("scheduled_at", flat=True)
+
+
+def _any_since(queryset: QuerySet[Any], since: datetime) -> bool:
+    """Say whether anything was scheduled since then; by the indexes of what has ended and of what is open, each."""
+    newest = _ended(queryset).first()
+    if newest is not None and newest >= since:
+        return True
+    return queryset.filter(state__in=lifecycle.OPEN, scheduled_at__gte=since).exists()
 
 
 def _seconds(due: datetime, then: datetime | None) -> str:
