@@ -117,6 +117,7 @@ class BeatWatch(models.Model):
     host = models.CharField(max_length=255, help_text="Where it ran.", **both(""))
     began_at = models.DateTimeField()
     seen_until = models.DateTimeField(help_text="All that was sent before is noted.")
+    ended = models.BooleanField(help_text="Its beat was stopped then; one that was killed may have sent more.", **both(False))
 
     class Meta:
         db_table = "chrono_beat_watch"
