@@ -73,6 +73,8 @@ class Alert(models.Model):
     claimed_until = instant(editable=False, help_text="Until then a process sends it.")
     closed_at = instant(help_text="When it was over, or somebody said so.")
 
+    muted_by: AlertMute | None = None                 # what `alerts.complete` found
+
     class Meta:
         db_table = "chrono_alert"
         ordering = ["-last_at"]
