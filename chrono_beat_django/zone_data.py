@@ -72,6 +72,7 @@ def report(*, apply: bool = False, progress: Callable[..., None] = lambda done, 
     before, release = planned_with(), zone_release()
     forget_shared()
     total, moves = _planned().count(), []
+    progress(0, total=total)
     for batch in _batches():
         moves += _look(batch, apply)
         progress(len(batch), total=total)

@@ -192,6 +192,16 @@ def test_the_watch_looks_again_each_hour():
     assert watch.step(0) == LOOK_EVERY_US
 
 
+def test_how_many_jobs_there_are_to_look_at_is_told_before_the_first(queue):
+    told = []
+    zone_data.report(progress=lambda done, total: told.append((done, total)))
+    assert told == [(0, 0)]
+
+    daily()
+    zone_data.report(progress=lambda done, total: told.append((done, total)))
+    assert told[1:] == [(0, 1), (1, 1)]
+
+
 def test_the_command_lists_and_moves_when_told(queue, release):
     daily()
     release("2090a", "Europe/Paris")
