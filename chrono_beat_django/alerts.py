@@ -1,7 +1,6 @@
 """Alerts for people: list, mute, unmute, close."""
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import timedelta
 
 from django.db.models import QuerySet
@@ -13,7 +12,6 @@ from chrono_beat_django import alert_senders
 from chrono_beat_django.models import Alert, AlertMute
 from chrono_beat_django.store import definitions as store
 
-MOST_MUTES = 1_000
 
 def list(
     tenant: str | None = None, *, kind: str | None = None, open_only: bool = True,
@@ -31,27 +29,29 @@ def list(
     found = Alert.objects.using(store.alias()).order_by("-last_at")
     if tenant is not None:
         found = found.filter(tenant=tenant)
-    if kind:
+    if kind is not None:
         _check_kind(kind)
         found = found.filter(kind=kind)
     return found.filter(closed_at__isnull=True) if open_only else found
 
 
-def mutes() -> QuerySet[AlertMute]:
-    """Return the mutes in effect."""
-    return AlertMute.objects.using(store.alias()).exclude(until__lte=now()).order_by("id")
-
-
-def complete(rows: Iterable[Alert]) -> None:
-    """Give each alert, as ``muted_by``, the mute in effect that keeps it from being sent; the one that lasts longest.
+def mutes(tenant: str | None = None, *, kind: str | None = None) -> QuerySet[AlertMute]:
+    """Return the mutes in effect.
 
     Args:
-        rows: alerts; one statement, whatever their number. At most MOST_MUTES mutes are looked at.
+        tenant: only those of this one alone; None for all.
+        kind: only those of this kind alone; None for all.
+
+    Raises:
+        InvalidInput: there is no such kind.
     """
-    found = sorted(mutes()[:MOST_MUTES], key=lambda mute: (mute.until is not None, -(mute.until or now()).timestamp()))
-    for alert in rows:
-        alert.muted_by = next((mute for mute in found if mute.kind in ("", alert.kind) and mute.tenant in ("", alert.tenant)
-                               and mute.subject in ("", alert.subject)), None)
+    found = AlertMute.objects.using(store.alias()).exclude(until__lte=now()).order_by("id")
+    if tenant is not None:
+        found = found.filter(tenant=tenant)
+    if kind is not None:
+        _check_kind(kind)
+        found = found.filter(kind=kind)
+    return found
 
 
 def mute(
@@ -66,12 +66,16 @@ def mute(
         note, actor: why, and who.
 
     Raises:
-        InvalidInput: there is no such kind.
+        InvalidInput: there is no such kind, or its end has no date.
     """
     if kind:
         _check_kind(kind)
+    try:
+        until = None if lasting is None else now() + lasting
+    except OverflowError:
+        raise InvalidInput(Problem("lasting", "is too long; without it a mute lasts until it is removed")) from None
     return AlertMute.objects.using(store.alias()).create(
-        kind=kind, tenant=tenant, subject=subject, until=None if lasting is None else now() + lasting, note=note,
+        kind=kind, tenant=tenant, subject=subject, until=until, note=note,
         created_by=actor)
 
 

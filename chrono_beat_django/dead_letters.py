@@ -14,7 +14,7 @@ from typing import NamedTuple
 from django.db import transaction
 
 from chrono_beat.core import field_checks as checks
-from chrono_beat.core import ids
+from chrono_beat.core import ids, lifecycle
 from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, Problem
 from chrono_beat_django import wiring
 from chrono_beat_django.models import Execution, ExecutionQuerySet, Job
@@ -77,8 +77,10 @@ def list(
         older_than: seconds since they died; None for any age.
 
     Raises:
-        InvalidInput: the age is no number of seconds.
+        InvalidInput: the age is no number of seconds, or there is no such reason.
     """
+    if wrong := None if reason is None else checks.not_one_of(reason, tuple(lifecycle.REASONS)):
+        raise InvalidInput(Problem("reason", wrong, "unknown"))
     found = Execution.objects.dead_letters()
     if tenant is not None:
         found = found.filter(tenant=tenant)

@@ -38,6 +38,7 @@ def test_wrong_input_names_the_field_and_writes_nothing(run, arguments, field):
     out = run("jobs", "create", "wrong", "--task", "shop.report", *arguments, status=2)
 
     assert f"Error: {field}: " in out
+    assert field != "schedule" or "--cron, --every, --at and --crontab" in out
     assert not Job.objects.exists()
     assert not JobEvent.objects.exists()
 
@@ -222,7 +223,7 @@ def test_r165_executions_are_found_by_how_late_they_started_shown_and_cancelled(
 
 
 @pytest.mark.parametrize(("line", "field"), [
-    (("--state", "runing"), "state: "), (("--from", "2026-01-02T09:00"), "start: "), (("--late", "soon"), "late: "),
+    (("--state", "runing"), "state: "), (("--from", "2026-01-02T09:00"), "from: "), (("--late", "soon"), "late: "),
     (("--job", "nightly"), "tenant: "), (("--reason", "bad luck"), "reason: "),
 ])
 def test_a_search_for_executions_that_makes_no_sense_names_the_option(run, line, field):

@@ -40,6 +40,11 @@ LINES = (
     (3, f"executions show {GHOST}"), (3, f"executions cancel {GHOST}"), (3, "tenants show nobody"),
     (3, "tenants update nobody --weight 2"), (3, "tenants pause nobody"), (3, "keys revoke nothing"), (3, "alerts close 1"),
     (3, "alerts unmute 1"), (3, "alerts mute --tenant nobody"), (3, "forecast -t nobody"), (3, "transitions -t nobody"),
+    *((3, f"{words} -t nobody") for words in (
+        "jobs list", "executions list", "dead list", "dead replay --all", "alerts list", "alerts list --mutes", "keys list",
+        "jobs go-live --all", "shadow report")),
+    (2, "--loud"), (2, "shadow --tolerance nan"),
+    (2, "alerts mute --for 99999999d"), (2, "dead list --reason eror"),
     (4, "jobs create nightly --task t --every 1h"), (4, "jobs update nightly --if-version 7 --priority 1"),
     (4, "jobs update nightly --rename taken"), (4, "executions cancel LAST"), (4, "tenants create default"),
     (4, "jobs create x --tenant full --task t --every 1h"),
@@ -81,6 +86,30 @@ def test_a_program_gets_one_json_value_also_where_something_is_wrong(lines):
             assert answer["error"]["status"] == status, words
             assert all(problem["message"] in done.stderr for problem in answer["error"]["problems"]), words
     assert told > 30
+
+
+def test_the_option_is_named_as_it_is_typed(queue):
+    Tenant.objects.create(slug="acme")
+    for line, field in (
+            ("executions list --from yesterday", "from"), ("executions list --to tomorrow", "to"),
+            ("executions list --to 2026-01-01T00:00Z", "to"),
+            ("dead list --older 999999d", "older"), ("dead list --older -5m", "older"),
+            ("alerts mute --for 99999999d", "for"), ("keys create acme --scope all", "scope"),
+            ("shadow --for nan", "for"), ("jobs list --task \udcff", "task"), ("keys create acme --scope \udcff", "scope")):
+        done = CliRunner().invoke(chrono, [*line.split(), "--json"], obj=SimpleNamespace(app=app))
+
+        [problem] = json.loads(done.stdout)["error"]["problems"]
+        assert (done.exit_code, problem["field"]) == (2, field), line
+        assert field in done.stderr
+
+
+def test_what_a_deleted_tenant_left_is_listed(run):
+    Tenant.objects.create(slug="gone")
+    jobs.trigger(jobs.create(name="x", tenant="gone", task="t", every=3_600))
+    run("tenants", "delete", "gone", "--yes")
+
+    assert "gone" in run("executions", "list", "--tenant", "gone")
+    run("jobs", "list", "--tenant", "gone", status=3)
 
 
 class Terminal(io.StringIO):

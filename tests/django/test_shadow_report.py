@@ -8,8 +8,7 @@ from click.testing import CliRunner
 
 from chrono_beat.celery.commands import chrono
 from chrono_beat_django import jobs, shadowing
-from chrono_beat_django.models import BeatFire, BeatWatch, Job
-from chrono_beat_django.shadow_report import UNSURE
+from chrono_beat_django.models import BeatFire, Job
 from tests.django.trial import trial_of
 
 ENTRIES = {"minutes": crontab(), "fives": crontab(minute="*/5"), "ninety": 90.0, "daily": crontab(minute="0", hour="3")}
@@ -171,12 +170,14 @@ def test_people_read_a_table_and_what_to_do_where_nothing_was_watched(trial):
     assert said("--since", "soon").exit_code == said("--since", "9999999999999d").exit_code == 2
 
     trial.beat({"minutes": crontab(minute="*/2"), "fives": ENTRIES["fives"], "new": crontab()})
-    trial.run(20)
+    trial.run(0.5)
+    assert said().stdout.startswith("old.Beat was watched for 30 s in 1 span")
+    trial.run(19.5)
     done = said()
 
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("old.Beat was watched for 0.3 h in 1 span")
+    assert lines[0].startswith("old.Beat was watched for 20.0 min in 1 span")
     assert "default/minutes  shadow  10   20      10       0         10" in done.stdout
     assert any(line.startswith("default/minutes: only shadow: 2026-01-02 09:01:00Z, ") and line.endswith(" and 7 more")
                for line in lines)
@@ -184,20 +185,13 @@ def test_people_read_a_table_and_what_to_do_where_nothing_was_watched(trial):
     assert lines[-1] == "1 of 5 agree, 3 differ, 1 have nothing to compare yet"
 
 
-@pytest.mark.parametrize(("prompt", "killed"), [(True, False), (False, False), (False, True)],
-                         ids=["at once", "a minute late", "a minute after it was killed"])
-def test_what_nobody_sent_and_what_both_sent_when_a_job_went_live_is_told(trial, prompt, killed):
-    """Between the end of the old beat and going live a shadow still sends nothing; an old beat that goes on sends as well.
-
-    What a beat that was killed sent after its last note is not known: to make up for it may send it twice.
-    """
+@pytest.mark.parametrize("prompt", [True, False], ids=["at once", "a minute late"])
+def test_what_nobody_sent_and_what_both_sent_when_a_job_went_live_is_told(trial, prompt):
+    """Between the end of the old beat and going live a shadow still sends nothing; an old beat that goes on sends as well."""
     trial.bring_in()
     trial.beat()
     trial.run(5.4)
-    beat = trial.beats.pop()
-    last = BeatWatch.objects.get().seen_until
-    if not killed:
-        beat.stop()
+    trial.beats.pop().stop()
     trial.run(0.1 if prompt else 1)
     job = Job.objects.get(name="minutes")
     Job.objects.filter(id=job.id).update(next_run_at=trial.now() + timedelta(seconds=30))
@@ -212,8 +206,5 @@ def test_what_nobody_sent_and_what_both_sent_when_a_job_went_live_is_told(trial,
     assert (quiet.state, quiet.matched, quiet.sent_twice) == ("live", 5, [])
     assert quiet.differs is not prompt
     assert [instant[:16] for instant in quiet.sent_by_nobody] == ([] if prompt else ["2026-01-02T09:06"])
-    assert not prompt or quiet.why == []
-    assert prompt or any("backfill makes up for it" in why for why in quiet.why) is not killed
-    assert [why for why in quiet.why if "killed, not stopped" in why] == ([f"{UNSURE} {last:%H:%M:%S}Z"] if killed else [])
     assert status == 1 and len(entries["minutes"].sent_twice) == 2
     assert "is sent there as well since it is live here: end the entry there" in entries["minutes"].why

@@ -5,6 +5,8 @@ Every exit status stands in ``output.STATUSES``.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -25,8 +27,20 @@ from chrono_beat.celery.commands import (
     top,
     zones,
 )
-from chrono_beat.celery.commands.output import CODES, CONTEXT, MACHINE, TROUBLE, tell_program
+from chrono_beat.celery.commands.output import CODES, CONTEXT, MACHINE, TROUBLE, tell_program, typed
 from chrono_beat.core.errors import Problem
+
+
+@contextmanager
+def usage_errors_told() -> Iterator[None]:
+    """Tell a program of words within the block that are wrong."""
+    try:
+        yield
+    except click.UsageError as error:
+        field = getattr(getattr(error, "param", None), "name", None) or ""
+        named = typed(error.ctx, field) if error.ctx else field
+        tell_program(error.exit_code, [Problem(named, error.format_message())])
+        raise
 
 
 class Chrono(click.Group):
@@ -39,15 +53,13 @@ class Chrono(click.Group):
         ctx.meta[MACHINE] = "--json" in args
         if os.environ.get("NO_COLOR"):
             ctx.color = False
-        return super().parse_args(ctx, args)
+        with usage_errors_told():
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
-        except click.UsageError as error:
-            field = getattr(getattr(error, "param", None), "name", None) or ""
-            tell_program(error.exit_code, [Problem(field, error.format_message())])
-            raise
+            with usage_errors_told():
+                return super().invoke(ctx)
         except click.Abort:
             tell_program(TROUBLE, [Problem("", "asked, and got no yes; --yes does not ask", CODES[TROUBLE])])
             raise

@@ -6,12 +6,18 @@ from typing import Any
 
 import click
 
+from chrono_beat.celery.commands import completion
 from chrono_beat.celery.commands.options import limit_option, machine_option, seconds
 from chrono_beat.celery.commands.output import ACTOR, answer, as_json, command, root, table
-from chrono_beat.celery.commands.shown import known
+from chrono_beat.celery.commands.shown import found_of, known
 
 ALERT = ("id", "kind", "tenant", "subject", "count", "first_at", "last_at", "told_at", "closed_at", "text")
 MUTE = ("id", "kind", "tenant", "subject", "until", "note", "created_by")
+
+
+tenant_option = click.option(
+    "--tenant", "-t", default=None, metavar="SLUG", shell_complete=completion.tenants,
+    help="Default: all tenants, and the deployment.")
 
 
 def facts(row: Any, names: Sequence[str]) -> dict[str, Any]:
@@ -25,7 +31,7 @@ def alerts() -> None:
 
 
 @alerts.command("list")
-@click.option("--tenant", "-t", default=None, metavar="SLUG", help="Default: all tenants, and the deployment.")
+@tenant_option
 @click.option("--kind", default=None, help="dead_letter, skipped, missed, …")
 @click.option("--all", "everything", is_flag=True, help="Also those that are over.")
 @click.option("--mutes", is_flag=True, help="The mutes in effect instead.")
@@ -39,8 +45,8 @@ def list_alerts(
     """List alerts, the last noticed first."""
     of = root(context).alerts()
     names = MUTE if mutes else ALERT
-    found = of.mutes() if mutes else of.list(tenant, kind=kind, open_only=not everything)
-    rows = [facts(row, names) for row in found[:limit]]
+    found = of.mutes(tenant, kind=kind) if mutes else of.list(tenant, kind=kind, open_only=not everything)
+    rows = [facts(row, names) for row in found_of(context, tenant, found[:limit])]
     if machine:
         click.echo(as_json(rows))
         return
@@ -50,7 +56,7 @@ def list_alerts(
 
 @alerts.command()
 @click.option("--kind", default="", help="Default: all kinds.")
-@click.option("--tenant", "-t", default="", metavar="SLUG", help="Default: all tenants, and the deployment.")
+@tenant_option
 @click.option("--subject", default="", help="Job, reason, task …; default: all.")
 @click.option("--for", "lasting", default=None, help="For 90s, 5m, 2h, 1d; default: until it is removed.")
 @click.option("--note", default="", help="Why.")
@@ -58,11 +64,11 @@ def list_alerts(
 @click.pass_context
 @command
 def mute(
-    context: click.Context, kind: str, tenant: str, subject: str, lasting: str | None, note: str, machine: bool,
+    context: click.Context, kind: str, tenant: str | None, subject: str, lasting: str | None, note: str, machine: bool,
 ) -> None:
     """Note alerts and do not send them."""
     made = root(context).alerts().mute(
-        kind, known(context, tenant), subject, lasting=seconds(lasting, "for"), note=note, actor=ACTOR)
+        kind, known(context, tenant) or "", subject, lasting=seconds(lasting, "lasting"), note=note, actor=ACTOR)
     answer(machine, f"mute {made.id}", **facts(made, MUTE))
 
 

@@ -8,7 +8,7 @@ import click
 from chrono_beat.celery.commands import progress
 from chrono_beat.celery.commands.options import all_of, limit_option, machine_option, seconds, tenants_option
 from chrono_beat.celery.commands.output import ACTOR, TROUBLE, as_json, command, root, table
-from chrono_beat.celery.commands.shown import first_line
+from chrono_beat.celery.commands.shown import first_line, found_of, known
 from chrono_beat.core.errors import InvalidInput, Problem
 
 
@@ -17,7 +17,7 @@ def dead() -> None:
     """Look after executions that failed for good."""
 
 
-def chosen(context: click.Context, tenant: str | None, job: str | None, reason: str | None, older: str | None) -> Any:
+def chosen(context: click.Context, tenant: str | None, job: str | None, reason: str | None, older_than: str | None) -> Any:
     """Return the letters that the options mean.
 
     Raises:
@@ -28,14 +28,14 @@ def chosen(context: click.Context, tenant: str | None, job: str | None, reason: 
         raise InvalidInput(Problem("tenant", "give the tenant of the job, too"))
     return composition.dead_letters().list(
         tenant, job=None if job is None else composition.jobs().get(tenant, job), reason=reason,
-        older_than=seconds(older, "older"))
+        older_than=seconds(older_than, "older_than"))
 
 
 options = all_of(
     tenants_option,
     click.option("--job", default=None, metavar="NAME", help="Only this job's; needs --tenant."),
     click.option("--reason", default=None, help="error, timeout, reap_cap, invalid, …"),
-    click.option("--older", default=None, help="Dead for longer than 90s, 5m, 2h, 1d."),
+    click.option("--older", "older_than", default=None, help="Dead for longer than 90s, 5m, 2h, 1d."),
     limit_option,
 )
 """What chooses letters."""
@@ -57,7 +57,7 @@ def facts(letter: Any) -> dict[str, Any]:
 @command
 def list_letters(context: click.Context, limit: int, machine: bool, **choice: Any) -> None:
     """List dead letters that nobody has handled, the newest first."""
-    found = chosen(context, **choice)[:limit]
+    found = found_of(context, choice["tenant"], chosen(context, **choice)[:limit])
     if machine:
         click.echo(as_json([facts(letter) for letter in found]))
         return
@@ -82,6 +82,8 @@ def acting(name: str, help_text: str, done: str) -> None:
             raise InvalidInput(Problem("ids", "name executions, or give --all"))
         letters = chosen(context, **choice) if everything else ids
         many = min(limit, letters[:limit].count()) if everything else len(ids)
+        if not many:
+            known(context, choice["tenant"])
         with progress.bar(name, machine=machine, total=many) as went:
             handled = getattr(root(context).dead_letters(), f"{name}_all")(letters, limit=limit, actor=ACTOR, progress=went)
         if machine:

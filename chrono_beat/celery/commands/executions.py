@@ -8,8 +8,9 @@ import click
 
 from chrono_beat.celery.commands.options import limit_option, machine_option, seconds, tenants_option
 from chrono_beat.celery.commands.output import ACTOR, as_json, command, lines, root, table
-from chrono_beat.celery.commands.shown import first_line
+from chrono_beat.celery.commands.shown import first_line, found_of
 from chrono_beat.core.errors import InvalidInput, NotFound, Problem
+from chrono_beat.core.field_checks import instant
 
 LAST_DAY = timedelta(days=1)
 
@@ -72,10 +73,14 @@ def list_executions(
     composition = root(context)
     if job is not None and tenant is None:
         raise InvalidInput(Problem("tenant", "give the tenant of the job, too"))
+    since = start or datetime.now(UTC) - LAST_DAY
     matching = composition.executions().list(
-        tenant, job=None if job is None else _job(composition, tenant, job), start=start or datetime.now(UTC) - LAST_DAY, end=end,
-        late=seconds(late, "late"), **exact)
-    found = composition.executions().newest(matching, 0, limit)
+        tenant, job=None if job is None else _job(composition, tenant, job), start=since, end=end, late=seconds(late, "late"),
+        **exact)
+    first, last = instant(since)[0], instant(end)[0]
+    if first is not None and last is not None and last <= first:
+        raise InvalidInput(Problem("end", "must be later than --from, which is a day ago unless given"))
+    found = found_of(context, tenant, composition.executions().newest(matching, 0, limit))
     if machine:
         click.echo(as_json([facts(execution) for execution in found]))
         return

@@ -13,6 +13,7 @@ from chrono_beat.celery.commands import progress
 from chrono_beat.celery.commands.editing import unknown_task
 from chrono_beat.celery.commands.options import machine_option, tenant_option
 from chrono_beat.celery.commands.output import ACTOR, TROUBLE, as_json, command, root
+from chrono_beat.celery.commands.shown import tenant_of
 from chrono_beat.core import ids, imports, imports_redbeat
 from chrono_beat.core.errors import InvalidInput, Problem
 
@@ -52,7 +53,7 @@ def importing(context: click.Context, source: str, apply: bool, machine: bool, t
     with progress.bar("import", machine=machine, total=len(entries)) as went:
         lines = composition.importing().bring_in(
             (_with_unknown(context.obj.app, entry) for entry in entries), prefix=prefix,
-            tenant=tenant or composition.config().default_tenant,
+            tenant=tenant_of(context, tenant),
             tenants=_pairs(given["tenant_of"], "tenant_of"), pools=_pairs(given["pools"], "pool"), paused=given["paused"],
             shadow=given["shadow"], concurrency=given["concurrency"], prune=given["prune"], prune_all=given["prune_all"],
             dry_run=not apply, actor=ACTOR, progress=lambda line: went())

@@ -26,11 +26,13 @@ from chrono_beat.celery.commands.shown import (
     find,
     first_line,
     for_people,
+    found_of,
     meaning,
     next_run,
     schedule_text,
     state,
     target_text,
+    tenant_of,
 )
 from chrono_beat.core.errors import Conflict, InvalidInput, Problem
 
@@ -73,7 +75,7 @@ def list_jobs(context: click.Context, limit: int, machine: bool, after: str | No
             raise InvalidInput(Problem("after", "write TENANT/NAME, as the last job of the page before has them"))
         last = (tenant, name)
     functions = facade(context)
-    found = list(functions.list(after=last, **asked)[:limit + 1])
+    found = found_of(context, asked["tenant"], functions.list(after=last, **asked)[:limit + 1])
     more, found = len(found) > limit, found[:limit]
     if machine:
         click.echo(as_json([facts(functions, job) for job in found]))
@@ -196,7 +198,7 @@ def go_live(context: click.Context, names: Sequence[str], tenant: str | None, ev
     if bool(names) == every:
         raise InvalidInput(Problem("name", "give names of jobs, or --all"))
     shadowing = root(context).shadowing()
-    chosen = shadowing.shadows(tenant or root(context).config().default_tenant) if every else [
+    chosen = found_of(context, tenant, shadowing.shadows(tenant_of(context, tenant))) if every else [
         find(context, tenant, name) for name in names]
     live, refused = [], {}
     for job in chosen:

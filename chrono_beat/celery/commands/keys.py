@@ -5,8 +5,10 @@ from typing import Any
 
 import click
 
+from chrono_beat.celery.commands import completion
 from chrono_beat.celery.commands.options import machine_option, seconds, tenants_option
 from chrono_beat.celery.commands.output import ACTOR, answer, as_json, command, root, table
+from chrono_beat.celery.commands.shown import found_of
 
 NAMES = ("tenant", "prefix", "name", "scopes", "expires_at", "revoked_at", "last_used_at")
 
@@ -31,7 +33,7 @@ def show(made: Any, machine: bool) -> None:
 
 
 @keys.command("create")
-@click.argument("tenant")
+@click.argument("tenant", shell_complete=completion.tenants)
 @click.option("--scope", "scopes", multiple=True, default=("read",), show_default=True, help="read, write, operate.")
 @click.option("--name", default="", help="For people.")
 @click.option("--expires-in", default=None, help="Valid for 12h, 90d; default: until it is revoked.")
@@ -53,7 +55,7 @@ def create(
 @command
 def list_keys(context: click.Context, tenant: str | None, machine: bool) -> None:
     """List keys, without their secrets."""
-    rows = [facts(row) for row in root(context).keys().list(tenant)]
+    rows = [facts(row) for row in found_of(context, tenant, root(context).keys().list(tenant))]
     if machine:
         click.echo(as_json(rows))
         return

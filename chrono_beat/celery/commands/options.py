@@ -6,6 +6,7 @@ update`` take the same options, and a field that was forgotten fails when this m
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -44,6 +45,17 @@ if_version_option = click.option(
     "--if-version", type=int, metavar="N", help="Only if the job is still at this version; exit status 4 if not.")
 
 
+class Range(click.FloatRange):
+    """A range of numbers, which "nan" is not in although nothing is less or more than it."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if math.isnan(found := super().convert(value, param, ctx)):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
+
+
 def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Return one decorator that adds all of these, the first one on top of the help."""
     return lambda function: functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), function)
@@ -53,15 +65,18 @@ def seconds(text: str | None, field: str) -> timedelta | None:
     """Read ``90``, ``90s``, ``5m``, ``2h`` or ``1d``.
 
     Raises:
-        InvalidInput: the text is none of these.
+        InvalidInput: the text is none of these, or less than nothing.
     """
     if text is None:
         return None
     number, unit = (text[:-1], UNITS[text[-1:].lower()]) if text[-1:].lower() in UNITS else (text, 1)
     try:
-        return timedelta(seconds=float(number) * unit)
+        length = timedelta(seconds=float(number) * unit)
     except (ValueError, OverflowError):
-        raise InvalidInput(Problem(field, f"{text!r} is not a length of time; write 90, 90s, 5m, 2h or 1d")) from None
+        length = None
+    if length is None or length < timedelta():
+        raise InvalidInput(Problem(field, f"{text!r} is not a length of time; write 90, 90s, 5m, 2h or 1d"))
+    return length
 
 
 def number(text: str, field: str) -> float:
@@ -110,7 +125,7 @@ WAYS = {
     "cron": Said("--cron", 'Five fields: "0 9 * * mon-fri".'),
     "every": Said("--every", "An interval: 90s, 5m, 2h, 1d.", seconds),
     "at": Said("--at", "One run, ISO 8601 with offset: 2026-01-02T09:00Z."),
-    "schedule": Said("--crontab", "Five fields as Celery's crontab takes them: minute, hour, day of week, day of month, "
+    "crontab": Said("--crontab", "Five fields as Celery's crontab takes them: minute, hour, day of week, day of month, "
                                   "month.", lambda text, field: _crontab(text)),
 }
 """The ways to give a schedule; they stand for the fields schedule_kind, expression and written_as."""
@@ -184,6 +199,10 @@ def said_of(given: Mapping[str, Any], before: JobDefinition | None = None) -> di
     ways = {way: values.pop(way) for way in WAYS if way in values}
     retry = {name: values.pop(name) for name in RETRY if name in values}
     if ways or before is None:
+        if len(ways) != 1:
+            raise InvalidInput(Problem("schedule", "give exactly one of --cron, --every, --at and --crontab"))
+        if "crontab" in ways:
+            ways["schedule"] = ways.pop("crontab")
         zone = values.pop("timezone", None)
         when = definitions.schedule_fields(**ways, timezone=zone)
         if "schedule" in ways:                                  # a value with a zone and bounds of its own

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
@@ -25,6 +26,7 @@ from chrono_beat.core.errors import (
     QueueUnavailable,
     QuotaExceeded,
 )
+from chrono_beat.core.field_checks import unstorable
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 ACTOR = "command line"
@@ -83,6 +85,12 @@ def tell_program(status: int, problems: Iterable[Problem]) -> None:
         click.echo(as_json({"error": {"status": status, "problems": [as_facts(problem) for problem in problems]}}))
 
 
+def typed(context: click.Context, field: str) -> str:
+    """Return a field as people type it, where its option has another word for it: "from" of ``--from`` for "start"."""
+    flags = {option.name: max(option.opts, key=len) for option in context.command.params if isinstance(option, click.Option)}
+    return flags.get(field, field).lstrip("-").replace("-", "_")
+
+
 def as_facts(problem: Problem) -> dict[str, str]:
     """Return what programs are told of a problem."""
     return {"field": problem.field, "message": problem.message, "code": problem.code}
@@ -94,6 +102,7 @@ def command(function: F) -> F:
     def guarded(context: click.Context, *args: Any, **kwargs: Any) -> Any:
         try:
             with _untold() as untold:
+                _refuse_unstorable(kwargs)
                 done = function(context, *args, **kwargs)
             if untold:
                 raise click.exceptions.Exit(TROUBLE)
@@ -101,8 +110,9 @@ def command(function: F) -> F:
         except ChronoError as error:
             status = next(status for kind, status in _STATUS_OF if isinstance(error, kind))
             if isinstance(error, InvalidInput):
-                tell("Error", error.problems)
-                tell_program(status, error.problems)
+                problems = [replace(problem, field=typed(context, problem.field)) for problem in error.problems]
+                tell("Error", problems)
+                tell_program(status, problems)
                 raise click.exceptions.Exit(status) from None
             fail(_trouble(context, error) or _away(error) + str(error), status)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -114,6 +124,16 @@ def command(function: F) -> F:
             fail(why, TROUBLE)
 
     return guarded      # type: ignore[return-value]
+
+
+def _refuse_unstorable(given: Mapping[str, Any]) -> None:
+    """Refuse what no database keeps: bytes that are no UTF-8 come as halves of surrogate pairs."""
+    problems = [
+        Problem(name, wrong) for name, value in given.items()
+        for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)
+        if (wrong := unstorable(text))]
+    if problems:
+        raise InvalidInput(*problems)
 
 
 def _trouble(context: click.Context, error: Exception) -> str | None:

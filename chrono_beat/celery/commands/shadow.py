@@ -8,7 +8,7 @@ from celery.schedules import maybe_schedule
 
 from chrono_beat.celery.commands import shadow_report
 from chrono_beat.celery.commands.importing import app_zone, beat_entries
-from chrono_beat.celery.commands.options import machine_option
+from chrono_beat.celery.commands.options import Range, machine_option
 from chrono_beat.celery.commands.output import as_json, command, root
 from chrono_beat.core import ids, imports
 from chrono_beat.core.shadow import MAX_FIRES, celery_fires, compare, our_fires
@@ -17,9 +17,9 @@ SHOWN = 3
 
 
 @click.group(invoke_without_command=True)
-@click.option("--for", "hours", default=24.0, show_default=True, type=click.FloatRange(0.1, 8_784), metavar="HOURS",
+@click.option("--for", "hours", default=24.0, show_default=True, type=Range(0.1, 8_784), metavar="HOURS",
               help="How far to look from now on; nobody waits for it.")
-@click.option("--tolerance", default=1.0, show_default=True, type=click.FloatRange(0, 3_600), metavar="SECONDS",
+@click.option("--tolerance", default=1.0, show_default=True, type=Range(0, 3_600), metavar="SECONDS",
               help="Two fires that are no further apart agree.")
 @click.option("--timezone", default=None, help="IANA zone of the entries; default: the Celery app's.")
 @machine_option

@@ -8,6 +8,7 @@ import click
 from chrono_beat.celery.commands import importing
 from chrono_beat.celery.commands.options import machine_option, seconds, tenants_option
 from chrono_beat.celery.commands.output import TROUBLE, as_json, command, plain, root, table
+from chrono_beat.celery.commands.shown import known
 from chrono_beat.core import ids
 from chrono_beat.core.errors import InvalidInput, Problem
 
@@ -40,7 +41,8 @@ def report(context: click.Context, since: str, tolerance: str | None, tenant: st
     except OverflowError:
         raise InvalidInput(Problem("since", "is too long")) from None
     found = composition.shadowing().report(
-        since=begin, tenant=tenant, tolerance=apart, known=lambda source: _known(context, composition, source))
+        since=begin, tenant=known(context, tenant), tolerance=apart,
+        known=lambda source: _differences(context, composition, source))
     if machine:
         click.echo(as_json({
             "watches": [{"start": span.start, "end": span.end} for span in found.watches], "schedulers": found.schedulers,
@@ -53,7 +55,7 @@ def report(context: click.Context, since: str, tolerance: str | None, tenant: st
         raise click.exceptions.Exit(TROUBLE)
 
 
-def _known(context: click.Context, composition: Any, source: str) -> dict[str, tuple[str, ...]]:
+def _differences(context: click.Context, composition: Any, source: str) -> dict[str, tuple[str, ...]]:
     """Return where the meaning of a source's entries differs, by origin."""
     if source not in _SOURCES:
         return {}
@@ -70,10 +72,17 @@ def _facts(line: Any) -> dict[str, Any]:
     return facts
 
 
+def _length(seconds: float) -> str:
+    for unit, one in (("h", 3_600), ("min", 60)):
+        if seconds >= one:
+            return f"{seconds / one:,.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def _show(found: Any) -> None:
     spans = found.watches
     length = sum((span.end - span.start).total_seconds() for span in spans)
-    click.echo(f"{', '.join(found.schedulers)} was watched for {length / 3600:,.1f} h in {len(spans):,} "
+    click.echo(f"{', '.join(found.schedulers)} was watched for {_length(length)} in {len(spans):,} "
                f"{'span' if len(spans) == 1 else 'spans'}, {plain(spans[0].start)} to {plain(spans[-1].end)}")
     table(("entry", "state", "old", "shadow", "matched", "only old", "only shadow", "furthest", ""), (
         (line.job or line.entry, line.state, line.seen.old, line.seen.shadow, line.seen.matched, len(line.seen.only_old),

@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -14,6 +15,8 @@ from chrono_beat.core.errors import InvalidInput, NotFound
 from chrono_beat.core.schedule import ScheduleError
 
 SHOWN_ERROR_CHARACTERS = 80
+T = TypeVar("T")
+
 LENGTHS = ("timeout", "soft_limit", "max_duration", "expires_after", "grace", "spread")
 
 
@@ -24,8 +27,12 @@ def facade(context: click.Context) -> Any:
 
 def find(context: click.Context, tenant: str | None, name: str) -> Any:
     """Return the job that the command line names."""
-    composition = root(context)
-    return composition.jobs().get(tenant or composition.config().default_tenant, name)
+    return facade(context).get(tenant_of(context, tenant), name)
+
+
+def tenant_of(context: click.Context, tenant: str | None) -> str:
+    """Return the tenant that the command line names, the default one where it names none; "" names one that is not."""
+    return str(root(context).config().default_tenant) if tenant is None else tenant
 
 
 def known(context: click.Context, tenant: str | None) -> str | None:
@@ -34,9 +41,21 @@ def known(context: click.Context, tenant: str | None) -> str | None:
     Raises:
         NotFound: there is no such tenant, so that a slip of the pen is not taken for one that has nothing.
     """
-    if tenant and not root(context).tenants().every().filter(slug=tenant).exists():
+    if tenant is not None and not root(context).tenants().every().filter(slug=tenant).exists():
         raise NotFound(f'there is no tenant "{tenant}"')
     return tenant
+
+
+def found_of(context: click.Context, tenant: str | None, found: Iterable[T]) -> list[T]:
+    """Return what was found of a tenant; "nothing" is said only of one that exists, what a deleted one left is found.
+
+    Raises:
+        NotFound: nothing was found, and there is no such tenant.
+    """
+    rows = [*found]
+    if not rows:
+        known(context, tenant)
+    return rows
 
 
 def facts(functions: Any, job: Any) -> dict[str, Any]:

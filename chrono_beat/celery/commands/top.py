@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from chrono_beat.celery.commands.options import machine_option
+from chrono_beat.celery.commands.options import Range, machine_option
 from chrono_beat.celery.commands.output import as_json, command, root, table
 from chrono_beat.core.errors import StoreUnavailable
 
@@ -40,7 +40,7 @@ Read = Callable[[str], Any]
 @click.option("--by", default="lateness", show_default=True, type=click.Choice([*KEYS.values()]), help="Worst by what.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 50), help="How many tenants.")
 @click.option("--minutes", default=5, show_default=True, type=click.IntRange(1, 1_440), help="Of the figures per tenant.")
-@click.option("--interval", default=5.0, show_default=True, type=click.FloatRange(0.5, 3_600), metavar="SECONDS",
+@click.option("--interval", default=5.0, show_default=True, type=Range(0.5, 3_600), metavar="SECONDS",
               help="Between two looks.")
 @machine_option
 @click.pass_context
