@@ -111,6 +111,22 @@ def tell_limits(tenant: Tenant, changed_us: int | None = None) -> bool:
     return True
 
 
+def remove(tenant: Tenant) -> None:
+    """Delete the row of a tenant without jobs, in the transaction that has locked it.
+
+    Redis gets the default limits first. Nobody would tell them once the row is gone, and a pause would hold the tenant's
+    plain tasks back for as long as Redis remembers it.
+
+    Raises:
+        QueueUnavailable: Redis could not be told, and the row stays.
+    """
+    defaults = Tenant(slug=tenant.slug)
+    limits = TenantLimits(
+        tenant.slug, defaults.weight, defaults.max_running, defaults.paused, ids.to_us(tenant.updated_at) + 1)
+    wiring.queue().set_tenants(lane_of(tenant.slug), [limits])
+    tenant.delete()
+
+
 def lane_of(slug: str) -> int:
     """Return the lane of a tenant."""
     return ids.lane_of(slug, wiring.config().lanes)

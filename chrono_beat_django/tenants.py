@@ -26,7 +26,7 @@ from chrono_beat_django import backfill, control, wiring
 from chrono_beat_django.jobs import plan_anew
 from chrono_beat_django.models import Execution, Job, PendingVoid, Tenant
 from chrono_beat_django.store import definitions as store
-from chrono_beat_django.tenant_limits import create, lane_of, tell_limits, update
+from chrono_beat_django.tenant_limits import create, lane_of, remove, tell_limits, update
 from chrono_beat_django.tenant_usage import Usage, usage
 
 __all__ = ["Usage", "create", "delete", "every", "move", "pause", "resume", "update", "usage"]
@@ -126,8 +126,9 @@ def _wait_for_drawn(slug: str, running: list[Running]) -> None:
 def delete(tenant: Tenant | str, *, actor: str | None = None) -> Sequence[Running]:
     """Delete a tenant with all its jobs. What has not begun never begins; history stays.
 
-    The tenant is paused first, its jobs go in batches, itself last: where this breaks off, call again. Plain tasks that
-    still wait in its streams run.
+    The tenant is paused first, its jobs go in batches, itself last: where this breaks off, call again. So does one whose
+    Redis cannot be reached, with a NotYetVoidedWarning: it stays without jobs. Plain tasks that still wait in its streams
+    run.
 
     Args:
         actor: who does it, for the audit of its jobs.
@@ -153,10 +154,17 @@ def delete(tenant: Tenant | str, *, actor: str | None = None) -> Sequence[Runnin
             found = store.lock_tenant(slug)               # jobs are created under this lock
             if not Job.objects.using(store.alias()).filter(tenant=slug).exists():
                 _cancel_eta_tasks(slug, actor)
-                found.delete()
+                try:
+                    remove(found)
+                except QueueUnavailable as error:
+                    warnings.warn(
+                        f"tenant {slug} has no jobs any more, but stays, paused: Redis could not be told ({error}); delete it "
+                        "again",
+                        NotYetVoidedWarning,
+                        stacklevel=2,
+                    )
                 break
     # Its copies are void: the draw drops them, and the streams go with the last one.
-    tell_limits(Tenant(slug=slug), ids.to_us(found.updated_at) + 1)
     return running
 
 

@@ -14,7 +14,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
-from chrono_beat_django import tenants, wiring
+from chrono_beat.core.errors import QueueUnavailable
+from chrono_beat_django import tenant_limits, tenants, wiring
 from chrono_beat_django.admin.forms import TenantForm
 from chrono_beat_django.admin.instants import in_utc
 from chrono_beat_django.admin.pages import Page
@@ -100,7 +101,10 @@ class TenantPage(Page):
             tenant = store.lock_tenant(obj.slug)
             if refused := _in_the_way(tenant):
                 raise PermissionDenied(refused)
-            obj.delete()
+            try:
+                tenant_limits.remove(tenant)
+            except QueueUnavailable as error:
+                raise PermissionDenied(f"Redis could not be told ({error}); delete {tenant.slug} again") from error
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         """Delete several tenants that have no jobs."""

@@ -3,9 +3,11 @@ from datetime import timedelta
 
 import pytest
 from django.db import transaction
+from django.urls import reverse
 
 from chrono_beat.core.deliveries import Hold
 from chrono_beat.core.errors import Conflict, InvalidInput, NotYetVoidedWarning
+from chrono_beat.core.plain import PlainTask
 from chrono_beat.core.records import GONE_VERSION
 from chrono_beat_django import jobs, tenants, wiring
 from chrono_beat_django.models import Execution, Job, JobEvent, PendingVoid, Tenant
@@ -165,6 +167,43 @@ def test_r076_deleting_a_tenant_drops_all_that_waits_and_keeps_its_history(desk,
     late = wiring.store().superseded(range(8), 10, running=True)
     assert {version for *_, version in late} == {GONE_VERSION} and {key for key, *_ in late} == {row.id for row in rows}
     assert not PendingVoid.objects.filter(told=False).exists()
+
+
+def waiting_plain_task(desk):  # noqa: F811
+    desk.queue.publish_plain(0, [PlainTask("plain:a:1", "acme", "chrono", 5, b"{}")])
+
+
+def test_a_tenant_whose_deletion_redis_cannot_be_told_stays_until_it_is_deleted_again(desk, acme):  # noqa: F811
+    """Else nobody would ever take back the pause that holds its plain tasks."""
+    tenants.pause("acme")
+    waiting_plain_task(desk)
+    desk.queue.unavailable = True
+
+    with pytest.warns(NotYetVoidedWarning, match="delete it again"):
+        tenants.delete("acme")
+
+    assert not Job.objects.filter(tenant="acme").exists() and Tenant.objects.get(slug="acme").paused
+    desk.queue.unavailable = False
+    assert desk.draw() == []
+    tenants.delete("acme")
+    assert [delivery.execution_id for delivery in desk.draw()] == ["plain:a:1"]
+    assert not Tenant.objects.filter(slug="acme").exists()
+
+
+def test_a_paused_tenant_that_is_deleted_in_the_admin_leaves_no_pause_behind(desk, admin_client):  # noqa: F811
+    Tenant.objects.create(slug="acme")
+    tenants.pause("acme")
+    waiting_plain_task(desk)
+    page = reverse("admin:chrono_beat_tenant_delete", args=["acme"])
+    desk.queue.unavailable = True
+    assert admin_client.post(page, {"post": "yes"}).status_code == 403
+    assert desk.queue.lanes[0].limits["acme"].paused
+    desk.queue.unavailable = False
+
+    assert admin_client.post(page, {"post": "yes"}).status_code == 302
+
+    assert not Tenant.objects.filter(slug="acme").exists()
+    assert [delivery.execution_id for delivery in desk.draw()] == ["plain:a:1"]
 
 
 def test_a_tenant_is_not_deleted_within_a_transaction_nor_the_default_one(desk, acme):  # noqa: F811
