@@ -62,7 +62,7 @@ def by_api(shop, client, row):
 
 
 def by_admin(shop, client, row):
-    client.post("/admin/chrono_beat/execution/", {"action": "cancel_executions", "_selected_action": [row.id]})
+    client.post("/admin/chrono_beat/execution/?later=yes", {"action": "cancel_executions", "_selected_action": [row.id]})
 
 
 def by_command(shop, client, row):
