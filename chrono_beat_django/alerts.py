@@ -1,6 +1,7 @@
 """Alerts for people: list, mute, unmute, close."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from django.db.models import QuerySet
@@ -12,6 +13,7 @@ from chrono_beat_django import alert_senders
 from chrono_beat_django.models import Alert, AlertMute
 from chrono_beat_django.store import definitions as store
 
+MOST_MUTES = 1_000
 
 def list(
     tenant: str | None = None, *, kind: str | None = None, open_only: bool = True,
@@ -52,6 +54,18 @@ def mutes(tenant: str | None = None, *, kind: str | None = None) -> QuerySet[Ale
         _check_kind(kind)
         found = found.filter(kind=kind)
     return found
+
+
+def complete(rows: Iterable[Alert]) -> None:
+    """Give each alert, as ``muted_by``, the mute in effect that keeps it from being sent; the one that lasts longest.
+
+    Args:
+        rows: alerts; one statement, whatever their number. At most MOST_MUTES mutes are looked at.
+    """
+    found = sorted(mutes()[:MOST_MUTES], key=lambda mute: (mute.until is not None, -(mute.until or now()).timestamp()))
+    for alert in rows:
+        alert.muted_by = next((mute for mute in found if mute.kind in ("", alert.kind) and mute.tenant in ("", alert.tenant)
+                               and mute.subject in ("", alert.subject)), None)
 
 
 def mute(

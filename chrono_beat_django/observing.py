@@ -35,11 +35,11 @@ def note(noted: Any) -> int:
                          sent_at=ids.from_us(fire.at_us)) for fire in noted.fires])
             watches = BeatWatch.objects.using(store.alias())
             until = ids.from_us(noted.until_us)
-            if noted.watch is not None and watches.filter(id=noted.watch).update(seen_until=until):
+            if noted.watch is not None and watches.filter(id=noted.watch).update(seen_until=until, ended=noted.ended):
                 return noted.watch
             return watches.create(
                 scheduler=noted.scheduler[:LONGEST], host=socket.gethostname()[:LONGEST], began_at=ids.from_us(noted.began_us),
-                seen_until=until).id
+                seen_until=until, ended=noted.ended).id
     except Exception:
         connections[store.alias()].close()          # a connection that has failed is not used again
         raise

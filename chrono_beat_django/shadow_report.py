@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -23,6 +23,10 @@ UNSETTLED = timedelta(minutes=1)
 """What was due less than this ago and has not ended is not judged yet."""
 
 
+NOBODY = "nobody sent it between the end of the old beat and going live: chrono jobs backfill makes up for it"
+UNSURE = "the old beat was killed, not stopped: before you make up for it, look whether that sent it after"
+
+
 class Line(NamedTuple):
     """What is to be said of one entry.
 
@@ -34,7 +38,8 @@ class Line(NamedTuple):
         seen: the comparison.
         tolerance_seconds: how far a pair may be apart.
         sent_twice: when the other scheduler sent it although it was live here.
-        sent_by_nobody: what shadows fired after the other one's last sign of life, before they were live.
+        sent_by_nobody: what shadows fired after the other one's last note, before they were live; where that was killed, it may
+            have sent it.
         why: what is known to differ, or to be in the way, a sentence each.
     """
 
@@ -67,6 +72,13 @@ class Report(NamedTuple):
     lines: Sequence[Line]
 
 
+class _Watched(NamedTuple):
+    """The spans in which what the other scheduler sent is known, and those of their ends at which its beat was stopped."""
+
+    spans: Sequence[Span]
+    stops: Collection[datetime]
+
+
 class _Rows(NamedTuple):
     """Executions of one job: when its shadows fired and for which instants, what did not fire, what is open."""
 
@@ -97,7 +109,8 @@ def report(
     """
     now = ids.from_us(wiring.now_us())
     seen = list(BeatWatch.objects.using(store.alias()).filter(seen_until__gt=since).order_by("id"))
-    watches = comparison.united(Span(max(watch.began_at, since), watch.seen_until) for watch in seen)
+    watches = _Watched(comparison.united(Span(max(watch.began_at, since), watch.seen_until) for watch in seen),
+                       {watch.seen_until for watch in seen if watch.ended})
     fires = defaultdict(list)
     rows = BeatFire.objects.using(store.alias()).filter(sent_at__gte=since).order_by("sent_at", "id")
     for origin, name, at in rows.values_list("origin", "name", "sent_at").iterator():
@@ -122,7 +135,7 @@ def report(
     taken = {entry_of[key] for job in jobs for key in (job.origin, job.name) if key in entry_of}
     if tenant is None:
         lines += [_without_job(name, sent) for (origin, name), sent in sorted(fires.items()) if (origin, name) not in taken]
-    return Report(watches, tuple(dict.fromkeys(watch.scheduler for watch in seen)), lines)
+    return Report(watches.spans, tuple(dict.fromkeys(watch.scheduler for watch in seen)), lines)
 
 
 def _entries(
@@ -166,7 +179,7 @@ def _after(detail: str) -> Mapping[str, Any]:
 
 
 def _line(
-    job: Job, sent: list[datetime], watches: Sequence[Span], rows: _Rows, life: _Life, oldest: datetime, now: datetime,
+    job: Job, sent: list[datetime], watches: _Watched, rows: _Rows, life: _Life, oldest: datetime, now: datetime,
     given: timedelta | None, known: Mapping[str, Sequence[str]],
 ) -> Line | None:
     if job.origin.startswith("crontab:"):
@@ -179,30 +192,31 @@ def _line(
     fired = sorted(rows.fired)
     recent = [due for due in rows.open if due > now - UNSETTLED]
     end = min([life.live or now, *recent])
-    seen = comparison.judge(fired, Span(max(life.began, oldest), end), sent, watches, tolerance=tolerance, period=period)
-    twice, nobody = _seam(fired, sent, watches, life.live, tolerance)
+    seen = comparison.judge(fired, Span(max(life.began, oldest), end), sent, watches.spans, tolerance=tolerance, period=period)
+    twice, nobody, gap = _seam(fired, sent, watches, life.live, tolerance)
     state = "paused" if job.paused else "shadow" if life.live is None else "live"
     line = Line(str(job), job.name, state, seen, tolerance.total_seconds(), twice, nobody)
-    return line._replace(why=tuple(_why(line, rows, len(rows.open) - len(recent), known.get(job.origin, ()))))
+    return line._replace(why=tuple(_why(line, rows, len(rows.open) - len(recent), gap, known.get(job.origin, ()))))
 
 
 def _seam(
-    fired: Sequence[datetime], sent: Sequence[datetime], watches: Sequence[Span], live: datetime | None, tolerance: timedelta,
-) -> tuple[tuple[datetime, ...], tuple[datetime, ...]]:
-    """Return what was sent by both after a job went live, and what by neither before that.
+    fired: Sequence[datetime], sent: Sequence[datetime], watches: _Watched, live: datetime | None, tolerance: timedelta,
+) -> tuple[tuple[datetime, ...], tuple[datetime, ...], str]:
+    """Return what was sent by both after a job went live, what by neither before that, and what to say of the latter.
 
-    A fire there just after that instant may be the late one of the last shadow. A watch that ended before was ended with
-    its beat: it notes the last fires when it ends.
+    A fire there just after that instant may be the late one of the last shadow. A beat that is stopped notes its last fires;
+    one that is killed does not, so what it sent after its last note is not known.
     """
-    if live is None or not watches:
-        return (), ()
+    if live is None or not watches.spans:
+        return (), (), ""
     last = max((at for at in fired if at <= live), default=None)
     twice = tuple(at for at in sent if at > live and (last is None or at - last > tolerance))
-    stopped = max((span.end for span in watches if span.start <= live), default=live)
-    return twice, tuple(at for at in fired if stopped < at <= live)
+    stopped = max((span.end for span in watches.spans if span.start <= live), default=live)
+    gap = NOBODY if stopped in watches.stops else f"{UNSURE} {stopped:%H:%M:%S}Z"
+    return twice, tuple(at for at in fired if stopped < at <= live), gap
 
 
-def _why(line: Line, rows: _Rows, stuck: int, known: Sequence[str]) -> list[str]:
+def _why(line: Line, rows: _Rows, stuck: int, gap: str, known: Sequence[str]) -> list[str]:
     found = []
     if abs(line.seen.phase_seconds) >= 1:
         found.append(f"counts from another instant: fires {line.seen.phase_seconds:+.0f} s there")
@@ -211,7 +225,7 @@ def _why(line: Line, rows: _Rows, stuck: int, known: Sequence[str]) -> list[str]
     if line.sent_twice:
         found.append("is sent there as well since it is live here: end the entry there")
     if line.sent_by_nobody:
-        found.append("nobody sent it between the end of the old beat and going live: chrono jobs backfill makes up for it")
+        found.append(gap)
     if line.state == "paused":
         found.append("is paused here")
     for (state, reason), count in rows.others.items():

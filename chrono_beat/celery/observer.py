@@ -40,6 +40,7 @@ class Noted(NamedTuple):
         began_us: since when everything was seen, in microseconds since the epoch by the database's clock.
         until_us: up to when.
         fires: what was sent, the oldest first.
+        ended: beat was stopped then, so nothing is sent after it.
     """
 
     watch: int | None
@@ -47,6 +48,7 @@ class Noted(NamedTuple):
     began_us: int
     until_us: int
     fires: tuple[Fire, ...]
+    ended: bool = False
 
 
 class Notebook(Protocol):
@@ -110,10 +112,15 @@ class Observer:
             self._waiting.append((self._monotonic(), origin_of(entry), name, task))
             self._sending = None
 
-    def write(self) -> bool:
-        """Write what waits; returns whether that went well. Otherwise it is kept for the next time."""
+    def write(self, *, ended: bool = False) -> bool:
+        """Write what waits; returns whether that went well. Otherwise it is kept for the next time.
+
+        Args:
+            ended: beat has been stopped, so this is the last of it.
+        """
         with self._lock:
             taken, watch, began = tuple(self._waiting), self._watch, self._began
+            ended = ended and self._sending is None
             until = self._monotonic() if self._sending is None else max(self._sending, began)
         try:
             notebook = self._notebook()
@@ -121,7 +128,7 @@ class Observer:
             zero_us = notebook.now_us() - round(self._monotonic() * 1e6)
             number = notebook.note(Noted(
                 watch, self._scheduler, zero_us + round(began * 1e6), zero_us + round(until * 1e6),
-                tuple(Fire(zero_us + round(at * 1e6), *who) for at, *who in taken)))
+                tuple(Fire(zero_us + round(at * 1e6), *who) for at, *who in taken), ended))
         except Exception as error:
             if not self._failing:
                 logger.warning("what beat sends cannot be written, and is kept until it can: %s", error)
@@ -143,7 +150,7 @@ class Observer:
     def _write_on(self) -> None:
         while not self._ending.wait(NOTE_EVERY_SECONDS):
             self.write()
-        self.write()
+        self.write(ended=True)
 
 
 def origin_of(entry: Any) -> str:

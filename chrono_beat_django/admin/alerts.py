@@ -1,6 +1,7 @@
 """Alerts: to be seen, closed and muted; and the mutes in effect."""
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +10,8 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html_join
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from chrono_beat.core.alerts import KINDS, Receipt
@@ -21,6 +23,7 @@ from chrono_beat_django.admin.pages import DefaultFilter, Page, ReadOnlyPage, Te
 from chrono_beat_django.models import Alert, AlertMute
 
 MUTED_FOR = timedelta(days=1)
+NUMBER = re.compile("[0-9]{1,18}")
 
 
 class OpenFilter(DefaultFilter):
@@ -49,13 +52,37 @@ class AlertPage(ReadOnlyPage):
     list_display = ("what", "tenant", "says", "count", "last", "subject", "told", "state")
     list_filter = (OpenFilter, TenantFilter)
     search_fields = ("subject__startswith",)
-    search_help_text = "Beginning of what it is about: a job, a pool, a lane …"
-    fields = ("kind", "tenant", "subject", "text", "detail", "count", "first", "last", "told", "receivers", "over", "state")
+    search_help_text = "Beginning of what it is about: a job, a pool, a lane …; or an alert's number."
+    fields = ("kind", "tenant", "subject", "text", "detail", "count", "first", "last", "told", "receivers", "over", "state",
+              "muted")
+    anywhere = {"state": "all"}
     long_columns = ("detail", "told_to")
     first = instant_column("first_at", "first noticed")
     last = instant_column("last_at", "last noticed")
     told = instant_column("told_at", "last told")
     over = instant_column("closed_at", "over")
+
+    def deeds(self, row: Alert) -> dict[str, str]:
+        """Return what can be done to an alert that is open."""
+        return {"close_alerts": "Over", "mute_alerts": "Mute for a day"} if row.closed_at is None else {}
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str,
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find alerts by what they are about, or one by its number."""
+        found, several = super().get_search_results(request, queryset, search_term)
+        return (found | queryset.filter(pk=int(search_term)) if NUMBER.fullmatch(search_term) else found), several
+
+    def complete(self, rows: list[Alert]) -> None:
+        """Look up which are muted."""
+        alerts.complete(rows)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Alert | None:
+        """Return an alert, and by what it is muted."""
+        found: Alert | None = super().get_object(request, object_id, from_field)
+        if found is not None:
+            self.complete([found])
+        return found
 
     @admin.display(description="kind")
     def what(self, alert: Alert) -> SafeString:
@@ -75,8 +102,20 @@ class AlertPage(ReadOnlyPage):
 
     @admin.display(description="state")
     def state(self, alert: Alert) -> str:
-        """Return whether it is over."""
-        return "open" if alert.closed_at is None else "over"
+        """Return whether it is over, and whether anybody is told while it is not."""
+        if alert.closed_at is not None:
+            return "over"
+        return "open, muted" if alert.muted_by else "open"
+
+    @admin.display(description="muted")
+    def muted(self, alert: Alert) -> str | SafeString:
+        """Return which mute keeps it from being told, and lead to it: removing that ends it."""
+        mute = alert.muted_by
+        if mute is None:
+            return "no"
+        until = in_utc(mute.until) if mute.until else "it is removed"
+        return format_html('until {} by <a href="{}">the mute of {}</a>', until,
+                           reverse("admin:chrono_beat_alertmute_change", args=[mute.pk]), mute)
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Say whether the user may close and mute."""

@@ -18,6 +18,7 @@ from chrono_beat.core import ids, lifecycle
 from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat.core.records import WorkerReport
 from chrono_beat.core.targets import relay_pool
+from chrono_beat_django import alerts as mutes
 from chrono_beat_django import figures, forecasting, wiring
 from chrono_beat_django.models import Alert, Dispatcher, Execution, Job, Partition, Tenant
 from chrono_beat_django.store import definitions as store
@@ -170,9 +171,11 @@ def counted(rows: Any) -> Counted:
 
 
 def alerts(tenant: str | None = None) -> list[Alert]:
-    """Return open alerts, the latest first."""
+    """Return open alerts, the latest first, each with what mutes it."""
     rows = Alert.objects.using(store.alias()).filter(closed_at__isnull=True).defer("detail")
-    return list((rows if tenant is None else rows.filter(tenant=tenant)).order_by("-last_at")[:MOST_ALERTS])
+    found = list((rows if tenant is None else rows.filter(tenant=tenant)).order_by("-last_at")[:MOST_ALERTS])
+    mutes.complete(found)
+    return found
 
 
 def dispatchers(at: datetime) -> list[Dispatcher]:

@@ -44,6 +44,7 @@ class Migration(migrations.Migration):
                 ('host', models.CharField(db_default='', default='', help_text='Where it ran.', max_length=255)),
                 ('began_at', models.DateTimeField()),
                 ('seen_until', models.DateTimeField(help_text='All that was sent before is noted.')),
+                ('ended', models.BooleanField(db_default=False, default=False, help_text='Its beat was stopped then; one that was killed may have sent more.')),
             ],
             options={
                 'db_table': 'chrono_beat_watch',

@@ -73,6 +73,8 @@ class Alert(models.Model):
     claimed_until = instant(editable=False, help_text="Until then a process sends it.")
     closed_at = instant(help_text="When it was over, or somebody said so.")
 
+    muted_by: AlertMute | None = None                 # what `alerts.complete` found
+
     class Meta:
         db_table = "chrono_alert"
         ordering = ["-last_at"]
@@ -117,6 +119,7 @@ class BeatWatch(models.Model):
     host = models.CharField(max_length=255, help_text="Where it ran.", **both(""))
     began_at = models.DateTimeField()
     seen_until = models.DateTimeField(help_text="All that was sent before is noted.")
+    ended = models.BooleanField(help_text="Its beat was stopped then; one that was killed may have sent more.", **both(False))
 
     class Meta:
         db_table = "chrono_beat_watch"

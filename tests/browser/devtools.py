@@ -71,6 +71,10 @@ class Page:
         while self.run("document.readyState + (window.left || '')") != "complete":
             pass
 
+    def follow(self, selector):
+        """Click on what leads to another page."""
+        self.leave(f"document.querySelector({json.dumps(selector)}).click()")
+
     def press(self, key):
         for kind in ("rawKeyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])

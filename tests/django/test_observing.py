@@ -126,8 +126,9 @@ def test_a_beat_that_is_ended_while_it_sends_is_known_only_up_to_that_message(de
         beat.tick()
 
     desk.seconds += 1
-    assert desk.made[0].write() and noted() == []
-    assert BeatWatch.objects.get().seen_until == NOON + timedelta(seconds=3)
+    assert desk.made[0].write(ended=True) and noted() == []
+    watch = BeatWatch.objects.get()
+    assert (watch.seen_until, watch.ended) == (NOON + timedelta(seconds=3), False)
 
 
 def test_while_the_database_is_away_fires_wait_and_beat_goes_on(desk, monkeypatch, caplog):
@@ -182,7 +183,7 @@ def test_the_thread_starts_with_the_first_tick_and_writes_the_last_of_it_at_the_
     beat.tick()
     beat.close()
 
-    assert not watching._thread.is_alive()
+    assert not watching._thread.is_alive() and [seen.ended for seen in written][-1:] == [True]
     assert [fire.name for seen in written for fire in seen.fires] == ["poll"]
 
 

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from chrono_beat.celery.commands import chrono
 from chrono_beat_django import jobs, shadowing
-from chrono_beat_django.models import BeatFire, Job
+from chrono_beat_django.models import BeatFire, BeatWatch, Job
+from chrono_beat_django.shadow_report import UNSURE
 from tests.django.trial import trial_of
 
 ENTRIES = {"minutes": crontab(), "fives": crontab(minute="*/5"), "ninety": 90.0, "daily": crontab(minute="0", hour="3")}
@@ -185,13 +186,20 @@ def test_people_read_a_table_and_what_to_do_where_nothing_was_watched(trial):
     assert lines[-1] == "1 of 5 agree, 3 differ, 1 have nothing to compare yet"
 
 
-@pytest.mark.parametrize("prompt", [True, False], ids=["at once", "a minute late"])
-def test_what_nobody_sent_and_what_both_sent_when_a_job_went_live_is_told(trial, prompt):
-    """Between the end of the old beat and going live a shadow still sends nothing; an old beat that goes on sends as well."""
+@pytest.mark.parametrize(("prompt", "killed"), [(True, False), (False, False), (False, True)],
+                         ids=["at once", "a minute late", "a minute after it was killed"])
+def test_what_nobody_sent_and_what_both_sent_when_a_job_went_live_is_told(trial, prompt, killed):
+    """Between the end of the old beat and going live a shadow still sends nothing; an old beat that goes on sends as well.
+
+    What a beat that was killed sent after its last note is not known: to make up for it may send it twice.
+    """
     trial.bring_in()
     trial.beat()
     trial.run(5.4)
-    trial.beats.pop().stop()
+    beat = trial.beats.pop()
+    last = BeatWatch.objects.get().seen_until
+    if not killed:
+        beat.stop()
     trial.run(0.1 if prompt else 1)
     job = Job.objects.get(name="minutes")
     Job.objects.filter(id=job.id).update(next_run_at=trial.now() + timedelta(seconds=30))
@@ -206,5 +214,8 @@ def test_what_nobody_sent_and_what_both_sent_when_a_job_went_live_is_told(trial,
     assert (quiet.state, quiet.matched, quiet.sent_twice) == ("live", 5, [])
     assert quiet.differs is not prompt
     assert [instant[:16] for instant in quiet.sent_by_nobody] == ([] if prompt else ["2026-01-02T09:06"])
+    assert not prompt or quiet.why == []
+    assert prompt or any("backfill makes up for it" in why for why in quiet.why) is not killed
+    assert [why for why in quiet.why if "killed, not stopped" in why] == ([f"{UNSURE} {last:%H:%M:%S}Z"] if killed else [])
     assert status == 1 and len(entries["minutes"].sent_twice) == 2
     assert "is sent there as well since it is live here: end the entry there" in entries["minutes"].why

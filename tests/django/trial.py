@@ -55,7 +55,7 @@ class Beat:
 
     def stop(self):
         self.scheduler.close()
-        assert self.observer.write()
+        assert self.observer.write(ended=True)
 
 
 class Trial:
