@@ -124,6 +124,8 @@ class AlertPage(ReadOnlyPage):
     @admin.action(description="Say that selected alerts are over", permissions=["operate"])
     def close_alerts(self, request: HttpRequest, queryset: QuerySet[Alert]) -> None:
         """Close them; what is noticed again is a new one."""
+        if self.too_many(request, queryset):
+            return
         closed = 0
         for alert in queryset.filter(closed_at__isnull=True):
             try:
@@ -136,6 +138,8 @@ class AlertPage(ReadOnlyPage):
     @admin.action(description="Mute selected alerts for a day", permissions=["operate"])
     def mute_alerts(self, request: HttpRequest, queryset: QuerySet[Alert]) -> None:
         """Note them from now on without telling anybody."""
+        if self.too_many(request, queryset):
+            return
         muted = dict.fromkeys((alert.kind, alert.tenant, alert.subject) for alert in queryset)
         for kind, tenant, subject in muted:
             alerts.mute(kind, tenant, subject, lasting=MUTED_FOR, actor=str(request.user.get_username()))

@@ -260,7 +260,7 @@ class ExecutionPage(ReadOnlyPage):
                 control.cancel(execution, actor=request.user.get_username())
                 done += 1
             except (ChronoError, DatabaseError) as error:
-                self.message_user(request, f"{execution.id}: {error}.", messages.ERROR)
+                self.message_user(request, f"{isolated(execution.id)}: {error}.", messages.ERROR)
         if done:
             self.message_user(request, f"{done} execution{'s' if done > 1 else ''} cancelled: what has not begun never will, "
                                        "and what runs is told to stop.", messages.SUCCESS)

@@ -23,11 +23,9 @@ from chrono_beat_django.admin.confirming import (
     listed,
 )
 from chrono_beat_django.admin.instants import form_zone
-from chrono_beat_django.admin.pages import Page
+from chrono_beat_django.admin.pages import Page, isolated
 from chrono_beat_django.models import Job
 
-MOST_ACTED_ON = 1_000
-"""Jobs that one action takes; each is a transaction, and a page has to come back some time."""
 MOST_MESSAGES = 20
 MOST_BACKFILLED = 100
 """Jobs of one backfill: its page reads what exists of each."""
@@ -73,7 +71,7 @@ class JobActions(Page):
         """Show what a deed would do to which jobs, and do it when that is confirmed."""
         if "confirmed" in request.POST:
             queryset = chosen_of(queryset, request.POST.get("chosen", ""))
-        if self._too_many(request, queryset):
+        if self.too_many(request, queryset):
             return None
         form = kind(request.POST if "confirmed" in request.POST else None)
         if form.is_bound and form.is_valid():
@@ -108,7 +106,7 @@ class JobActions(Page):
     @admin.action(description="Delete selected jobs", permissions=["delete"])
     def delete_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
         """Ask, then delete; their history stays."""
-        if self._too_many(request, queryset):
+        if self.too_many(request, queryset):
             return None
         response: HttpResponse | None = delete_selected(self, request, queryset)
         if response is None:
@@ -117,24 +115,17 @@ class JobActions(Page):
 
     def _each(self, request: HttpRequest, queryset: QuerySet[Job], deed: Callable[[Job], str]) -> None:
         """Do something to every job, telling of each what became of it."""
-        if self._too_many(request, queryset):
+        if self.too_many(request, queryset):
             return
         done, refused = [], []
         for job in queryset:
             try:
-                done.append(f"{job}: {deed(job)}.")
+                done.append(f"{isolated(job)}: {deed(job)}.")
             except (ChronoError, DatabaseError) as error:
-                refused.append(f"{job}: {error}.")
+                refused.append(f"{isolated(job)}: {error}.")
         self._tell(request, messages.SUCCESS, done)
         self._tell(request, messages.ERROR, refused)
         self._tell_where_redis_is_away(request)
-
-    def _too_many(self, request: HttpRequest, queryset: QuerySet[Job]) -> bool:
-        if len(queryset.order_by().values_list("pk")[:MOST_ACTED_ON + 1]) <= MOST_ACTED_ON:
-            return False
-        self.message_user(request, f"Nothing was done: an action takes {MOST_ACTED_ON:,} jobs at most. Narrow the "
-                                   "list, or use the command “chrono jobs”.", messages.ERROR)
-        return True
 
     def _tell(self, request: HttpRequest, level: int, sentences: list[str]) -> None:
         for sentence in sentences[:MOST_MESSAGES]:

@@ -127,8 +127,8 @@ class JobPage(JobActions, Previewing, WithHistory):
     ) -> HttpResponse:
         """Show or save the form."""
         response = super().changeform_view(request, object_id, form_url, extra_context)
-        if request.method == "POST" and response.status_code == 302:
-            self._tell_where_redis_is_away(request)
+        if object_id is not None and request.method == "POST" and response.status_code == 302:
+            self._tell_where_redis_is_away(request)            # a new job has no old version that may still start
         return response
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -162,7 +162,7 @@ class JobPage(JobActions, Previewing, WithHistory):
             except NotFound:
                 pass
             except (ChronoError, DatabaseError) as error:
-                self.message_user(request, f"{job} was not deleted: {error}.", messages.ERROR)
+                self.message_user(request, f"{isolated(job)} was not deleted: {error}.", messages.ERROR)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str,

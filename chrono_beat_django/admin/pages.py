@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
@@ -24,6 +24,9 @@ MOST_COUNTED = 10_000
 
 MOST_TENANTS_LISTED = 50
 """Tenants that a filter offers; others are reached from the list of tenants, or by searching for ``tenant/``."""
+
+MOST_ACTED_ON = 1_000
+"""Rows that one action takes where each is a transaction: a page has to come back some time."""
 
 MOST_JOBS_SEARCHED = 200
 """Jobs whose rows a search by name looks through."""
@@ -102,6 +105,15 @@ class Page(admin.ModelAdmin):
         of = self.opts
         return any(request.user.has_perm(f"{of.app_label}.{word}_{of.model_name}") for word in (deed, "change"))
 
+    def too_many(self, request: HttpRequest, queryset: QuerySet[Any]) -> bool:
+        """Say whether these are more rows than an action takes, and tell the user so."""
+        if len(queryset.order_by().values_list("pk")[:MOST_ACTED_ON + 1]) <= MOST_ACTED_ON:
+            return False
+        self.message_user(
+            request, f"Nothing was done: an action takes {MOST_ACTED_ON:,} {self.opts.verbose_name_plural} at most. Narrow the "
+                     f"list, or use the command “chrono {self.opts.model_name}s”.", messages.ERROR)
+        return True
+
     def complete(self, rows: list[Any]) -> None:
         """Look up what belongs to a page's rows; a number of statements that does not grow with them."""
 
@@ -134,7 +146,10 @@ def instant_column(column: str, label: str) -> Callable[[Any, Any], str]:
 
 
 def isolated(text: object) -> str:
-    """Return a text that does not turn around what stands beside it, whichever way it is written."""
+    """Return a text that does not turn around what stands beside it, whichever way it is written.
+
+    At the beginning of a message it also keeps Django from writing a name with a capital.
+    """
     return f"\u2068{text}\u2069"
 
 

@@ -18,7 +18,7 @@ from chrono_beat.core.errors import QueueUnavailable
 from chrono_beat_django import tenant_limits, tenants, wiring
 from chrono_beat_django.admin.forms import TenantForm
 from chrono_beat_django.admin.instants import in_utc
-from chrono_beat_django.admin.pages import Page
+from chrono_beat_django.admin.pages import Page, isolated
 from chrono_beat_django.models import Job, Tenant
 from chrono_beat_django.store import definitions as store
 
@@ -70,10 +70,12 @@ class TenantPage(Page):
     @admin.action(description="Pause selected tenants", permissions=["change"])
     def pause_tenants(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         """Stop drawing their work until they are resumed."""
+        if self.too_many(request, queryset):
+            return
         for tenant in queryset:
             running = tenants.pause(tenant)
             rest = f"; {len(running)} executions that run go on" if running else ""
-            self.message_user(request, f"{tenant.slug}: paused{rest}")
+            self.message_user(request, f"{isolated(tenant.slug)}: paused{rest}")
 
     @admin.action(description="Resume selected tenants from now on", permissions=["change"])
     def resume_tenants(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
@@ -86,9 +88,11 @@ class TenantPage(Page):
         self._resume(request, queryset, "latest", "and the latest that each job missed is run")
 
     def _resume(self, request: HttpRequest, queryset: QuerySet[Tenant], missed: str | None, how: str) -> None:
+        if self.too_many(request, queryset):
+            return
         for tenant in queryset:
             tenants.resume(tenant, missed=missed, actor=request.user.get_username())
-            self.message_user(request, f"{tenant.slug}: resumed {how}")
+            self.message_user(request, f"{isolated(tenant.slug)}: resumed {how}")
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Say which jobs are in the way."""

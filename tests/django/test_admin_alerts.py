@@ -91,6 +91,22 @@ def test_an_alert_says_what_mutes_it_and_offers_what_can_be_done(ada):
     assert {each.id: bool(each.muted_by) for each in listed} == {row.id: True, other.id: False, over.id: False}
 
 
+@pytest.mark.parametrize(("model", "action"), [
+    ("alert", "close_alerts"), ("alert", "mute_alerts"), ("tenant", "pause_tenants"), ("tenant", "resume_tenants")])
+def test_an_action_on_all_of_a_list_takes_a_bounded_number(ada, monkeypatch, model, action):
+    monkeypatch.setattr("chrono_beat_django.admin.pages.MOST_ACTED_ON", 2)
+    Tenant.objects.bulk_create(Tenant(slug=f"t{number}", paused=number == 0) for number in range(3))
+    row = [alert(subject=str(number)) for number in range(3)][0]
+    chosen = {"action": action, "_selected_action": [row.id if model == "alert" else "t0"], "select_across": "1", "index": "0"}
+
+    said = [str(each) for each in ada.post(f"/admin/chrono_beat/{model}/", chosen, follow=True).context["messages"]]
+
+    assert said == [f"Nothing was done: an action takes 2 {model}s at most. Narrow the list, or use the command "
+                    f"“chrono {model}s”."]
+    assert not AlertMute.objects.exists() and alerts.list().count() == 3
+    assert list(Tenant.objects.filter(paused=True).values_list("slug", flat=True)) == ["t0"]
+
+
 def test_an_alert_is_found_by_its_number(ada):
     rows = [alert(subject=subject) for subject in ("7 jobs", "other")]
 

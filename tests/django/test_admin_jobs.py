@@ -76,7 +76,7 @@ def errors_of(response):
 
 
 def told(response):
-    return [str(message) for message in response.context["messages"]]
+    return [str(message).translate(dict.fromkeys((0x2068, 0x2069))) for message in response.context["messages"]]
 
 
 def saved(client, url, values, **changes):
@@ -429,6 +429,8 @@ def test_redis_being_away_is_said_and_stops_nothing(ada, queue):
 
     assert any("Redis cannot be reached" in line for line in told(response))
     assert Job.objects.get().note == "x"
+    made = saved(ada, ADD, as_loaded(ada, ADD), name="other", task="shop.report", expression="0 4 * * *")
+    assert not any("old version" in line for line in told(made)), "a new job has none"
 
 
 def test_nothing_typed_is_trusted_as_markup(ada):
@@ -531,6 +533,13 @@ def test_the_list_is_read_from_an_index():
 
 
 # -- actions ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_writes_a_name_as_it_is(ada):
+    """Django begins each message with a capital."""
+    page = confirm(ada, "pause_jobs", create(name="a")).content.decode()
+
+    assert "acme/a\u2069: paused." in page and "Acme/a" not in page
 
 
 def test_jobs_are_paused_resumed_and_run_from_the_list(ada, queue):
