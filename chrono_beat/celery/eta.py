@@ -168,7 +168,7 @@ def compose(
         text = dumps(rest)
     except (TypeError, ValueError, RecursionError, EncodeError) as error:
         raise plain.no_json(error) from error
-    plain.check_size(sum(len(part.encode()) for part in (*texts, dumps(embed))), config)
+    plain.check_size(sum(len(part.encode()) for part in (*texts, dumps(embed))), kept, config)
     partition = ids.partition_of(tenant, job_id_of(headers["id"]), config.partitions)
     return EtaTask(headers["id"], tenant, partition, headers["task"], *texts, text, headers.get("retries") or 0, due_us,
                    countdown_us)

@@ -27,6 +27,7 @@ from chrono_beat.core.targets import relay_pool
 
 JSON_NAMES = ("json", "application/json")
 MAX_TASK_ID_CHARACTERS = 255
+MAX_HEADERS_BYTES = 65_536
 _KEPT = "tasks that are sent to a pool or kept for later"
 RETRY_OPTIONS = ("max_retries", "interval_start", "interval_step", "interval_max")
 
@@ -165,7 +166,7 @@ def _payload(message: Any, pool: str, priority: int, config: Config) -> bytes:
         }).encode()
     except (TypeError, ValueError, RecursionError, EncodeError) as error:
         raise no_json(error) from error
-    check_size(len(text.encode()), config)
+    check_size(len(text.encode()), headers, config)
     return document
 
 
@@ -174,12 +175,21 @@ def no_json(error: Exception) -> InvalidInput:
     return InvalidInput(Problem("kwargs", f"args, kwargs or headers hold what JSON has no form for: {error}"))
 
 
-def check_size(size: int, config: Config) -> None:
-    """Refuse a body that is too large.
+def check_size(size: int, headers: Mapping[str, Any], config: Config) -> None:
+    """Refuse a message that is too large.
+
+    Args:
+        size: of its body, in bytes.
+        headers: what JSON has a form for.
+        config: for MAX_PAYLOAD.
 
     Raises:
-        InvalidInput: it has more bytes than MAX_PAYLOAD.
+        InvalidInput: the body has more bytes than MAX_PAYLOAD, or the headers have more than MAX_HEADERS_BYTES.
     """
+    headers_size = len(dumps(headers).encode())
+    if headers_size > MAX_HEADERS_BYTES:
+        much = f"may take {MAX_HEADERS_BYTES:,} bytes of JSON, Celery's own among them; these take {headers_size:,}"
+        raise InvalidInput(Problem("headers", f"{much}. Store the data and give its key", "too_large"))
     if size > config.max_payload:
         much = f"args, kwargs and callbacks may take {config.max_payload:,} bytes of JSON together; these take {size:,}"
         raise InvalidInput(Problem("kwargs", f"{much}. Store the data and give its key", "too_large"))

@@ -138,7 +138,7 @@ def test_inv01_eta_and_countdown_wait_in_the_lane(site):
     ("serializer", {"serializer": "pickle"}), ("serializer", {"serializer": "yaml"}),
     ("compression", {"compression": "gzip"}),
     ("kwargs", {"kwargs": {"x": object()}}), ("kwargs", {"kwargs": {"x": "x" * 1000}}),
-    ("task_id", {"task_id": "x" * 256}),
+    ("task_id", {"task_id": "x" * 256}), ("headers", {"headers": {"x": "ü" * 32_768}}),
 ])
 def test_what_cannot_be_sent_is_refused_where_it_is_sent_and_the_field_is_named(field, options):
     site = Site(max_payload=1000)
