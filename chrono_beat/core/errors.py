@@ -101,6 +101,10 @@ class BrokerUnavailable(ChronoError):
         self.perhaps_sent = perhaps_sent
 
 
+class TaskRefused(ChronoError):
+    """A worker does not run a task that was sent to it: ALLOWED_TASKS has it not, or its message cannot be read."""
+
+
 class IllegalTransition(ChronoError):
     """A row was to be moved in a way that the table of transitions does not have."""
 

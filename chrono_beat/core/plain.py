@@ -55,6 +55,12 @@ def copy_id(task_id: str, nonce: str) -> str:
     return f"{PREFIX}{task_id}:{nonce}"
 
 
+def task_id_of(copy_id: str) -> str:
+    """Return the Celery id that :func:`copy_id` was given; "" where the text is none of its ids."""
+    task_id, _, nonce = copy_id.removeprefix(PREFIX).rpartition(":")
+    return task_id if is_plain(copy_id) and nonce else ""
+
+
 def is_plain(execution_id: str) -> bool:
     """Say whether the id of a delivery is that of a plain task."""
     return execution_id.startswith(PREFIX)

@@ -24,6 +24,7 @@ from celery.exceptions import InvalidTaskError, NotRegistered
 from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.serialization import prepare_accept_content
 
+from chrono_beat.celery import never_began
 from chrono_beat.celery.context import HEADER
 from chrono_beat.celery.worker import endings, pools
 from chrono_beat.celery.worker.held import HeldDelivery
@@ -142,7 +143,7 @@ class Deliverer:
                     self._deliver_again(held)
             except Exception as error:
                 logger.exception("chrono_beat: %s cannot be delivered", held.hold.execution_id)
-                held.end(*endings.rejected(error))
+                self._refuse(held, error)
 
     def _run_stops(self) -> None:
         with contextlib.suppress(IndexError):
@@ -160,7 +161,7 @@ class Deliverer:
             self._check_allowed(held.task_name)
         except (Undecodable, InvalidInput) as error:
             logger.error("chrono_beat: %s cannot be run: %s", held.hold.execution_id, error)
-            held.end(*endings.rejected(error))
+            self._refuse(held, error)
             return
         try:
             strategy = self._strategy(held.task_name)
@@ -173,11 +174,25 @@ class Deliverer:
         try:
             strategy(message, None, message.ack_log_error, message.reject_log_error, consumer.on_task_message)
         except (InvalidTaskError, ContentDisallowed) as error:
+            self._tell_refused(held, error)
             consumer.on_invalid_task(None, message, error)
         except DecodeError as error:
+            self._tell_refused(held, error)
             consumer.on_decode_error(message, error)
         if held.request is None and not held.ended:
             raise RuntimeError(f"the Strategy of task {held.task_name} made no Request of the class it was given")
+
+    def _refuse(self, held: HeldDelivery, error: Exception) -> None:
+        """End what no task here can run."""
+        self._tell_refused(held, error)
+        held.end(*endings.rejected(error))
+
+    def _tell_refused(self, held: HeldDelivery, error: Exception) -> None:
+        if held.request is None and not held.ended:
+            # No text of the error: it may show what is in the message, or in the settings.
+            why = "ALLOWED_TASKS of its worker has it not" if isinstance(error, InvalidInput) else (
+                f"no task can run its message ({type(error.__cause__ or error).__name__})")
+            never_began.refuse_from_worker(self._consumer.app, held.delivery, why)
 
     def _check_allowed(self, name: str) -> None:
         """Refuse a task that jobs may not run here: whoever sent it may have had other settings, or none.
