@@ -223,11 +223,12 @@ def test_rows_of_django_celery_beat(app):
 
 
 @pytest.mark.redis
-def test_hashes_of_redbeat(app, redis_url):
+@pytest.mark.parametrize("spelled", [str.lower, str.upper])
+def test_hashes_of_redbeat(app, redis_url, spelled):
     from redbeat import RedBeatSchedulerEntry
     from redbeat.schedules import rrule
 
-    app.conf.update(redbeat_redis_url=redis_url)
+    app.conf.update({spelled("redbeat_redis_url"): redis_url, spelled("redbeat_key_prefix"): "shop:beat:"})
     last_run = "counts from its last run there, and does not drift"
     entries = {
         "static-sites": (crontab(minute="30", hour="3", day_of_week="monday"), {}, [celery("30", "3", "monday", "*", "*")]),

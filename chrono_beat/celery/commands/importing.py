@@ -110,8 +110,9 @@ def _redbeat_hashes(app: Any) -> list[tuple[str, dict[str, str]]]:
     """Return the entries of redbeat by name: all at once, so that what Redis fails at is not taken for removed."""
     import redis
 
-    prefix = app.conf.get("redbeat_key_prefix") or "redbeat:"
-    url = app.conf.get("redbeat_redis_url") or app.conf.broker_url
+    # As redbeat looks: its names may be in capitals, also where Celery's are not.
+    prefix, url = (app.conf.first(name, name.upper()) for name in ("redbeat_key_prefix", "redbeat_redis_url"))
+    prefix, url = prefix or "redbeat:", url or app.conf.broker_url
     if not str(url).startswith(("redis://", "rediss://", "unix://")):
         raise InvalidInput(Problem("redbeat_redis_url", "must be the URL of the Redis that redbeat uses: redis://…"))
     try:
