@@ -74,6 +74,7 @@ def test_beat_schedule_is_taken_over_with_the_meaning_celery_gives_it():
 def test_a_repeated_import_creates_nothing_twice_and_brings_changes_along():
     bring()
     jobs.pause(Job.objects.get(name="often"))
+    jobs.update(Job.objects.get(name="often"), note="ours")
     changed = BEAT | {"often": BEAT["often"] | {"schedule": 60.0}}
 
     again, after = bring(), bring(imports.from_beat_schedule(changed, "Europe/London"))
@@ -81,7 +82,8 @@ def test_a_repeated_import_creates_nothing_twice_and_brings_changes_along():
     assert set(actions(again).values()) == {"unchanged", "refused"}
     assert actions(after)["often"] == "update"
     assert Job.objects.count() == 3
-    assert (Job.objects.get(name="often").expression, Job.objects.get(name="often").paused) == ("60", True)
+    often = Job.objects.get(name="often")
+    assert (often.expression, often.paused, often.note) == ("60", True, "ours")
 
 
 def test_a_shadow_keeps_what_it_will_be_and_a_repeated_import_leaves_it_one():
@@ -227,6 +229,10 @@ def test_what_ran_there_meanwhile_or_ran_once_here_is_not_planned_again():
 
     assert set(actions(tables()).values()) == {"unchanged"}
     assert Job.objects.get(name="one").next_run_at is None
+
+    PeriodicTask.objects.filter(name="five").update(args="[2]")
+    assert actions(tables())["five"] == "update"
+    assert (Job.objects.get(name="five").args, Job.objects.get(name="five").anchor_at) == ("[2]", NOON)
 
 
 def test_a_single_instant_that_is_moved_there_is_moved_here_also_after_it_has_run():
