@@ -186,6 +186,71 @@ def test_lists_have_filters_and_pages_and_as_many_queries_for_many_rows(acme, dj
     is_problem(acme("GET", "/jobs?cursor=nonsense"), 422, "cursor")
 
 
+@pytest.mark.parametrize(("said", "hours"), [
+    ({}, []), ({"missed": "nothing"}, []), ({"missed": "latest"}, [16]), ({"missed": "all", "limit": 3}, [14, 15, 16]),
+    ({"missed": "all"}, [13, 14, 15, 16])])
+def test_a_resume_makes_up_for_what_was_asked_of_what_fell_into_the_pause(acme, clock, said, hours):  # noqa: F811
+    job = jobs.create(tenant="acme", **{**REPORT, "cron": "0 * * * *"})
+    clock.now += timedelta(minutes=1)
+    acme("POST", f"/jobs/{job.id}/pause")
+    clock.now += timedelta(hours=4)
+
+    assert acme("POST", f"/jobs/{job.id}/resume", said).status_code == 200
+    made = acme("GET", f"/executions?job={job.id}").json()["items"]
+    assert [(one["kind"], one["scheduled_at"]) for one in reversed(made)] == [
+        ("backfill", f"2026-01-07T{hour}:00:00Z") for hour in hours]
+
+
+def test_a_backfill_obeys_limit_pace_and_token(acme):
+    job = jobs.create(tenant="acme", **{**REPORT, "cron": "0 * * * *"})
+    asked = {"start": "2026-01-07T03:00:00Z", "end": "2026-01-07T08:00:00Z", "limit": 2, "pace": 60, "token": "t"}
+
+    said = acme("POST", f"/jobs/{job.id}/backfill", asked).json()
+    assert said == {"created": 2, "existing": 0, "left_out": 3, "go_on_from": "2026-01-07T05:00:00Z", "end": asked["end"]}
+    assert acme("POST", f"/jobs/{job.id}/backfill", asked).json() == said
+    made = Execution.objects.order_by("scheduled_at")
+    assert [row.due_at - NOON for row in made] == [timedelta(0), timedelta(seconds=60)]
+
+
+@pytest.mark.parametrize(("query", "names"), [
+    ("", "abc"), ("task=shop.clean", "b"), ("paused=true", "c"), ("paused=false", "ab"), ("flagged=true", "a"),
+    ("flagged=false", "bc"), ("finished=true", "d"), ("due_after=2026-01-08T09:00:00Z", "a"),
+    ("due_before=2026-01-08T09:00:00Z", "b")])
+def test_each_filter_of_jobs_leaves_the_others_out(acme, query, names):
+    for name, own in {"a": {}, "b": {"task": "shop.clean", "cron": "0 8 * * *"}, "c": {"paused": True}, "d": {}}.items():
+        jobs.create(tenant="acme", **{**REPORT, "name": name, **own})
+    Job.objects.filter(name="a").update(flagged_reason="no worker")
+    Job.objects.filter(name="d").update(finished_at=NOON, next_run_at=None)
+
+    assert [one["name"] for one in acme("GET", f"/jobs?{query}").json()["items"]] == list(names)
+
+
+@pytest.mark.parametrize(("query", "names"), [
+    ("", "cba"), ("state=dead", "ba"), ("reason=timeout", "b"), ("since=2026-01-07T10:00:00Z", "cb"),
+    ("until=2026-01-07T11:00:00Z", "ba"), ("late_over=59", "b"), ("job=b", "b")])
+def test_each_filter_of_executions_and_letters_leaves_the_others_out(acme, query, names):
+    for hour, (name, own) in enumerate({
+            "a": {}, "b": {"reason": "timeout", "started_at": NOON + timedelta(minutes=1)},
+            "c": {"state": "succeeded", "reason": "", "finished_at": NOON + timedelta(hours=1)}}.items()):
+        letter = dead_letter(jobs.create(tenant="acme", **{**REPORT, "name": name}))
+        Execution.objects.filter(id=letter.id).update(**{
+            "scheduled_at": NOON - timedelta(hours=3 - hour), "finished_at": NOON + timedelta(minutes=hour), **own})
+    query = query.replace("job=b", f"job={jobs.get('acme', 'b').id}")
+
+    assert [one["job_name"] for one in acme("GET", f"/executions?{query}").json()["items"]] == list(names)
+    if query.partition("=")[0] in ("", "reason", "job"):
+        found = acme("GET", f"/dead-letters?{query}").json()["items"]
+        assert [one["job_name"] for one in found] == [name for name in names if name != "c"]
+
+
+def test_letters_are_put_aside_together(acme):
+    letter = dead_letter(jobs.create(tenant="acme", **REPORT))
+
+    done = acme("POST", "/dead-letters/discard", {"ids": [letter.id]}).json()
+    assert [one["handled_as"] for one in done["executions"]] == ["discarded"]
+    assert acme("GET", "/dead-letters").json()["items"] == []
+
+
 def test_dead_letters_are_listed_and_replayed(acme):
     letter = dead_letter(jobs.create(tenant="acme", **REPORT))
 
@@ -226,6 +291,9 @@ def test_a_post_with_the_same_key_is_carried_out_once(acme, globex):
 
     assert (first.status_code, again.content, Job.objects.filter(tenant="acme").count()) == (201, first.content, 1)
     is_problem(acme("POST", "/jobs", {**REPORT, "name": "x"}, Idempotency_Key="k"), 422, "Idempotency-Key")
+    other = acme("POST", "/jobs", {**REPORT, "name": "other"}).json()["id"]
+    assert acme("POST", f"/jobs/{first.json()['id']}/pause", Idempotency_Key="p").status_code == 200
+    is_problem(acme("POST", f"/jobs/{other}/pause", Idempotency_Key="p"), 422, "Idempotency-Key")
     assert globex("POST", "/jobs", REPORT, Idempotency_Key="k").json()["id"] != first.json()["id"]
     assert (again["ETag"], again["Idempotent-Replayed"]) == (first["ETag"], "true")
 
