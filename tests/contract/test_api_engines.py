@@ -39,14 +39,14 @@ def secret(request, settings):
         yield keys.create("default", keys.SCOPES).secret
 
 
-def at_once(secret, bodies, **headers):
-    """Send a POST for each body from a thread of its own; returns the answers in the order of the bodies."""
+def at_once(secret, bodies, method="POST", path=JOBS, **headers):
+    """Send a request for each body from a thread of its own; returns the answers in the order of the bodies."""
     start, answers = threading.Barrier(len(bodies)), [None] * len(bodies)
 
     def send(number):
         try:
             start.wait()
-            answers[number] = Client().generic("POST", JOBS, json.dumps(bodies[number]), content_type="application/json",
+            answers[number] = Client().generic(method, path, json.dumps(bodies[number]), content_type="application/json",
                                                headers={"Authorization": f"Bearer {secret}", **headers})
         finally:
             connections.close_all()
@@ -95,3 +95,15 @@ def test_one_that_fails_lets_the_next_one_with_its_key_try(secret, monkeypatch):
 
     assert sorted(answer.status_code for answer in answers) == [201, 201, 201, 500]
     assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(("method", "others"), [("PATCH", 412), ("DELETE", 404)])
+def test_of_changes_to_the_version_that_all_have_seen_one_is_made(secret, method, others):
+    for number in range(3):
+        [made] = at_once(secret, [{**REPORT, "name": f"report {number}"}])
+        answers = at_once(secret, [{"note": str(n)} for n in range(CALLERS)], method, f"{JOBS}/{made.json()['id']}",
+                          **{"If-Match": made["ETag"]})
+
+        first, *rest = sorted(answer.status_code for answer in answers)
+        assert first in (200, 202) and rest == [others] * (CALLERS - 1)     # 202: nothing here tells which voids are in
+        assert [job.version for job in Job.objects.filter(name=f"report {number}")] == ([2] if method == "PATCH" else [])
