@@ -7,8 +7,9 @@ from django.urls import reverse
 from django.utils.timezone import now
 
 from chrono_beat.core import ids
-from chrono_beat_django import jobs
-from chrono_beat_django.models import Execution
+from chrono_beat_django import jobs, wiring
+from chrono_beat_django.models import Execution, Job
+from tests.django import adminkit
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 LONG = "x" * 700
@@ -26,6 +27,23 @@ def execution(job):
         id=ids.execution_id(str(job.id), ids.to_us(at), 1), job_id=job.id, tenant="acme", job_name=job.name, scheduled_at=at,
         due_at=at, first_due_at=at, started_at=at, finished_at=at, state="dead", reason="error",
         error=f"ValueError: {LONG}\n  deep")
+
+
+def test_all_jobs_of_several_pages_are_paused_and_no_other(site, tab):
+    wiring.queue().away = False
+    adminkit.crowd(105, tenant="acme")
+    kept = jobs.create(name="kept", task="shop.report", cron="0 3 * * *")
+    tab.open(f"{site}/admin/chrono_beat/job/?tenant=acme")
+    tab.run("document.querySelector('#action-toggle').click()")
+    tab.run("document.querySelector('.actions .question a').click()")
+    tab.run("document.querySelector('[name=action]').value = 'pause_jobs'")
+    tab.follow("#changelist-form button[name=index]")
+
+    assert "Pause 105 jobs?" in tab.run("document.querySelector('#content').innerText")
+    assert not Job.objects.filter(paused=True).exists()
+    tab.follow("[name=confirmed]")
+    assert "The same for 85 more jobs." in tab.run("document.querySelector('.messagelist').innerText")
+    assert list(Job.objects.filter(paused=False)) == [kept]
 
 
 @pytest.mark.parametrize("width", [390, 1280])
