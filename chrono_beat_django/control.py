@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from django.db import transaction
 
@@ -32,28 +32,36 @@ NOT_BEGUN = (lifecycle.SCHEDULED, lifecycle.QUEUED)
 RunningList = list      # `list` is a function of the module that calls this one
 
 
-def tell(job: Job, version: int) -> RunningList[Running]:
-    """Have Redis told, after the commit, that copies of a job below *version* are void.
+def tell(voids: Sequence[Void]) -> RunningList[Running]:
+    """Have Redis told, after the commit, which copies of jobs are void.
 
     Returns:
-        What of an older plan is running, filled in when Redis has been told.
+        What of their older plans is running, filled in when Redis has been told.
     """
-    void = Void(str(job.id), job.tenant, version)
     running: RunningList[Running] = []
-    transaction.on_commit(lambda: _carry_out([void], running), using=store.alias())
+    transaction.on_commit(lambda: _carry_out(voids, running), using=store.alias())
     return running
 
 
-def _carry_out(voids: RunningList[Void], running: RunningList[Running]) -> None:
-    if not say(voids):
-        return
-    wiring.wake_dispatchers()
+def _carry_out(voids: Sequence[Void], running: RunningList[Running]) -> None:
+    if say(voids):
+        wiring.wake_dispatchers()
+        running += settled(lambda: _older(voids))
+
+
+def _older(voids: Sequence[Void]) -> RunningList[Running] | None:
+    """Return what of the void copies workers hold; None where nobody can know of one of them."""
+    found: RunningList[Running] = []
     for void in voids:
         lane = ids.lane_of(void.tenant, wiring.config().lanes)
-        running += settled(lambda lane=lane, void=void: wiring.queue().deliveries_of(lane, void.job_id, void.version))
+        held = wiring.queue().deliveries_of(lane, void.job_id, void.version)
+        if held is None:
+            return None
+        found += held
+    return found
 
 
-def say(voids: RunningList[Void]) -> bool:
+def say(voids: Sequence[Void]) -> bool:
     """Tell Redis voids and note that it knows; where it can't be reached the dispatchers do it later, and the caller is
     warned."""
     told: RunningList[Void] = []

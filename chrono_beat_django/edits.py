@@ -25,6 +25,8 @@ SOON = timedelta(minutes=1)
 
 MOST_SOON = 20
 
+DEFAULTS = JobDefinition(name="", task="", schedule_kind="", expression="")
+
 
 class Soon(NamedTuple):
     """An occurrence within the next minute, and what an edit makes of it.
@@ -131,3 +133,25 @@ def _fate(row: Execution, valid: JobDefinition, following: Preview, anew: bool) 
     if row.kind == "schedule" and row.scheduled_at in following.runs:
         return f"stays, with the new content: the new schedule names that instant, too{begun}"
     return f"is dropped, for it is of the old schedule{begun}"
+
+
+def plan_anew(job: Job, definition: JobDefinition, now_us: int) -> None:
+    """Set the next run from now on. A schedule that has none left is over, and its name is free when all has ended."""
+    now = ids.from_us(now_us)
+    if definition.schedule_kind == "interval":
+        job.anchor_at = definition.anchor or definition.start or now
+    following = definitions.first_run(definition.schedule(now), definition.schedule_kind, now)
+    job.next_run_at = None if definition.paused else following
+    job.paused_at = (job.paused_at or now) if definition.paused else None
+    # A paused job is waited for, unless it was over before it was paused: its name may be another's by now.
+    over = following is None and (job.finished_at or not definition.paused)
+    over = over and (job._state.adding or not store.has_open(job))
+    job.finished_at = (job.finished_at or now) if over else None
+    job.replan = False
+    job.quarantined_reason = ""
+
+
+def said(definition: JobDefinition) -> dict[str, Any]:
+    """Return what differs from the defaults, for the audit."""
+    values = {field: getattr(definition, field) for field in definitions.FIELDS if field != "written_as"}
+    return {field: value for field, value in values.items() if value != getattr(DEFAULTS, field)}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from django.db import transaction
 
@@ -18,44 +18,35 @@ from chrono_beat.core import definition as definitions
 from chrono_beat.core import ids, targets
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.deliveries import Running
-from chrono_beat.core.errors import InvalidInput, Problem, StaleVersion
-from chrono_beat.core.records import GONE_VERSION
+from chrono_beat.core.errors import ChronoError, InvalidInput, Problem, QuotaExceeded
 from chrono_beat.core.retry import Retry
 from chrono_beat.core.schedule import Schedule
-from chrono_beat_django import control, edits, wiring
+from chrono_beat_django import batches, control, edits, wiring
 from chrono_beat_django.backfill import DEFAULT_LIMIT, backfill, check_missed, fill_pauses
+from chrono_beat_django.batches import Changed
 from chrono_beat_django.control import cancel
 from chrono_beat_django.dead_letters import replay
 from chrono_beat_django.edits import Edit, preview_edit
 from chrono_beat_django.lookup import executions, get, history, list
-from chrono_beat_django.models import SOURCES, Execution, Job, new_job_id
+from chrono_beat_django.models import Execution, Job
 from chrono_beat_django.preview import Preview, preview, spread_proposal
 from chrono_beat_django.store import definitions as store
-from chrono_beat_django.store import quotas
 
 __all__ = [
-    "Changed", "Edit", "Preview", "backfill", "cancel", "change", "create", "create_from", "crowding_for", "definition_of",
-    "delete", "executions", "get", "history", "list", "pause", "preview", "preview_edit", "rehearse", "replay", "resume",
-    "trigger", "update", "warnings_for",
+    "Changed", "Edit", "Preview", "backfill", "cancel", "change", "create", "create_from", "create_many", "crowding_for",
+    "definition_of", "delete", "executions", "get", "history", "list", "pause", "preview", "preview_edit", "rehearse",
+    "replay", "resume", "trigger", "update", "warnings_for",
 ]
 
 _WAYS = ("cron", "every", "at", "schedule")
 _CHANGEABLE = frozenset(definitions.FIELDS) - {"tenant"}
-_DEFAULT = JobDefinition(name="", task="", schedule_kind="", expression="")
+_CREATABLE = frozenset(definitions.FIELDS) - {"schedule_kind", "expression", "anchor", "written_as", "target_kind"} | {*_WAYS}
+_DEFAULT = edits.DEFAULTS
 
+MAX_TOGETHER = 1_000
+"""Jobs that one call of :func:`create_many` may create."""
 
-class Changed(NamedTuple):
-    """A job after a change.
-
-    Args:
-        job: as it is now.
-        columns: names of what changed; empty where it was so already.
-        running: deliveries of older versions that have begun and go on; filled in when the change has committed.
-    """
-
-    job: Job
-    columns: frozenset[str]
-    running: Sequence[Running] = ()
+Outcome = TypeVar("Outcome")
 
 
 def create(
@@ -132,21 +123,38 @@ def create(
 
 def create_from(definition: JobDefinition, *, source: str = "api", actor: str | None = None) -> Job:
     """Create a job from a definition; see :func:`create`."""
-    if source not in SOURCES:
-        raise ValueError(f"source must be one of {', '.join(SOURCES)}")
-    now_us = wiring.now_us()
-    valid = definitions.validate(definition, now_us=now_us, config=wiring.config())
+    return _only(batches.create_each([definition], source=source, actor=actor))
+
+
+def create_many(
+    wanted: Iterable[Mapping[str, Any]], *, source: str = "api", actor: str | None = None,
+) -> Sequence[Job]:
+    """Create jobs in one transaction, in a few statements: all of them or none.
+
+    Args:
+        wanted: for each job the arguments of :func:`create` by name, other than source and actor; MAX_TOGETHER at most.
+        source: where the definitions come from, one of models.SOURCES.
+        actor: who does it, for the audit.
+
+    Returns:
+        The jobs, in the order of *wanted*.
+
+    Raises:
+        InvalidInput: with everything that is wrong, each field after the number of its job, from 0: ``3: cron``.
+        QuotaExceeded: a tenant may not have so many more jobs, or not create so many at once.
+        Conflict: a tenant has an unfinished job of one of the names, or two have the same.
+    """
+    given = [*wanted]
+    if len(given) > MAX_TOGETHER:
+        raise InvalidInput(Problem("wanted", f"may have {MAX_TOGETHER:,} jobs; this has {len(given):,}: create them in parts"))
     with transaction.atomic(using=store.alias()):
-        tenant = store.lock_tenant(str(valid.tenant))
-        quotas.check_room(tenant, now_us)
-        quotas.charge(tenant, now_us)
-        job = Job(id=new_job_id(), source=source, created_by=(actor or "")[:255])
-        store.take_over(job, valid)
-        plan_anew(job, valid, now_us)
-        store.insert(job)
-        store.write_event(job, "create", actor, now_us, {"after": _said(valid)})
-        transaction.on_commit(wiring.wake_dispatchers, using=store.alias())
-    return job
+        outcomes: dict[int, Any] = {number: _defined(arguments) for number, arguments in enumerate(given)}
+        read = {number: found for number, found in outcomes.items() if isinstance(found, JobDefinition)}
+        outcomes |= zip(read, batches.create_each([*read.values()], source=source, actor=actor), strict=True)
+        refused = {number: found for number, found in outcomes.items() if isinstance(found, ChronoError)}
+        if refused:
+            raise _all_of(refused)
+    return [outcomes[number] for number in range(len(given))]
 
 
 def rehearse(definition: JobDefinition) -> Job:
@@ -236,13 +244,7 @@ def delete(job: Job | uuid.UUID | str, *, actor: str | None = None) -> Sequence[
         NotFound: there is no such job.
     """
     with transaction.atomic(using=store.alias()):
-        found = store.lock_job(control.job_id_of(job))
-        found.version += 1
-        before = _said(store.definition_of(found))
-        store.write_event(found, "delete", actor, wiring.now_us(), {"before": before})
-        running = control.tell(found, GONE_VERSION)
-        Job.objects.using(store.alias()).filter(id=found.id).delete()
-    return running
+        return batches.delete_each([store.lock_job(control.job_id_of(job))], actor)
 
 
 def trigger(job: Job | uuid.UUID | str, *, token: str | None = None, actor: str | None = None) -> Execution:
@@ -302,64 +304,52 @@ def change(
         changes: arguments of :func:`create` by name.
     """
     given = _when(changes) if changes.keys() & {*_WAYS} else dict(changes)
-    unknown = given.keys() - _CHANGEABLE
+    _check_names(given, _CHANGEABLE)
+    changed = _only(batches.change_each([batches.Wanted(job, given, expected_version)], action, actor))
+    changed.job.still_running = changed.running     # type: ignore[attr-defined]
+    return changed
+
+
+def _only(outcomes: Sequence[Outcome | ChronoError]) -> Outcome:
+    """Return what came of a batch of one, or raise it."""
+    [outcome] = outcomes
+    if isinstance(outcome, ChronoError):
+        raise outcome
+    return outcome
+
+
+def _all_of(refused: Mapping[int, ChronoError]) -> ChronoError:
+    """Return one error for several jobs, by their numbers: all that is wrong, else what stands in the way of the first."""
+    wrong = {number: error for number, error in refused.items()
+             if isinstance(error, InvalidInput) and not isinstance(error, QuotaExceeded)}
+    if not wrong:
+        return next(iter(refused.values()))
+    return InvalidInput(*(Problem(f"{number}: {problem.field}", problem.message, problem.code)
+                          for number, error in wrong.items() for problem in error.problems))
+
+
+def _check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
+    unknown = sorted(given.keys() - known)
     if unknown:
-        raise InvalidInput(*(_unknown_change(name) for name in sorted(unknown)))
-    with transaction.atomic(using=store.alias()):
-        # A job that is over and gets runs again counts as one more. Its tenant is locked first, as everywhere.
-        tenant = quotas.lock_tenant_of_finished(control.job_id_of(job))
-        found = store.lock_job(control.job_id_of(job))
-        was_over = found.finished_at is not None
-        if expected_version is not None and found.version != expected_version:
-            raise StaleVersion(f"the job is at version {found.version}, not {expected_version}: it was changed meanwhile")
-        now_us = wiring.now_us()
-        wanted, same_schedule = edits.wanted(store.definition_of(found), given)
-        valid = definitions.validate(wanted, now_us=now_us, config=wiring.config(), planned=same_schedule)
-        changed = store.take_over(found, valid)
-        if not changed and not found.quarantined_reason:
-            # The call that made it so may have failed to tell Redis.
-            return _changed(found, frozenset(), control.tell(found, found.version))
-        if changed.keys() & edits.PLANNED_BY or found.quarantined_reason:
-            plan_anew(found, valid, now_us)
-            found.plan_version = found.version + 1          # rule 7: what is of an older plan is not carried over
-            if was_over and found.finished_at is None:
-                quotas.check_room(tenant or store.lock_tenant(found.tenant), now_us)
-        store.save(found)
-        if action == "update" and "paused" in changed:
-            action = "pause" if found.paused else "resume"
-        store.write_event(found, action, actor, now_us, {
-            "before": {column: values[0] for column, values in changed.items()},
-            "after": {column: values[1] for column, values in changed.items()},
-        })
-        running = control.tell(found, found.version)
-    return _changed(found, frozenset(changed), running)
+        raise InvalidInput(*(_unknown_field(name) for name in unknown))
 
 
-def _changed(job: Job, columns: frozenset[str], running: Sequence[Running]) -> Changed:
-    job.still_running = running                     # type: ignore[attr-defined]
-    return Changed(job, columns, running)
-
-
-def _unknown_change(name: str) -> Problem:
+def _unknown_field(name: str) -> Problem:
     if name == "tenant":
         return Problem("tenant", "a job stays with its tenant; create it anew under the other one and delete this")
     near = difflib.get_close_matches(name, (*_WAYS, *_CHANGEABLE), n=1)
     return Problem(name, "a job has no such field" + (f"; did you mean {near[0]}?" if near else ""), "unknown")
 
 
-def plan_anew(job: Job, definition: JobDefinition, now_us: int) -> None:
-    """Set the next run from now on. A schedule that has none left is over, and its name is free when all has ended."""
-    now = ids.from_us(now_us)
-    if definition.schedule_kind == "interval":
-        job.anchor_at = definition.anchor or definition.start or now
-    following = definitions.first_run(definition.schedule(now), definition.schedule_kind, now)
-    job.next_run_at = None if definition.paused else following
-    job.paused_at = (job.paused_at or now) if definition.paused else None
-    # A paused job is waited for, unless it was over before it was paused: its name may be another's by now.
-    over = following is None and (job.finished_at or not definition.paused) and not store.has_open(job)
-    job.finished_at = (job.finished_at or now) if over else None
-    job.replan = False
-    job.quarantined_reason = ""
+def _defined(arguments: Mapping[str, Any]) -> JobDefinition | InvalidInput:
+    """Return what the arguments of :func:`create` define, not yet validated; or what is wrong with them as such."""
+    try:
+        _check_names(arguments, _CREATABLE)
+        given = _when(arguments)
+    except InvalidInput as error:
+        return error
+    kind = targets.kind_of_target(url=given.get("url", ""), queue=given.get("queue", ""))
+    return JobDefinition(**{"name": "", "task": "", "target_kind": kind} | given)
 
 
 def _when(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -369,9 +359,3 @@ def _when(given: Mapping[str, Any]) -> dict[str, Any]:
     others = {key: value for key, value in given.items() if key not in (*_WAYS, "timezone") and
               not (key in ("start", "end") and value is None and found.get(key) is not None)}
     return found | others
-
-
-def _said(definition: JobDefinition) -> dict[str, Any]:
-    """Return what differs from the defaults, for the audit."""
-    values = {field: getattr(definition, field) for field in definitions.FIELDS if field != "written_as"}
-    return {field: value for field, value in values.items() if value != getattr(_DEFAULT, field)}

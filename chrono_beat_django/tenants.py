@@ -23,7 +23,7 @@ from chrono_beat.core.deliveries import Running
 from chrono_beat.core.errors import Conflict, NotYetVoidedWarning, QueueUnavailable
 from chrono_beat.core.records import GONE_VERSION, Void
 from chrono_beat_django import backfill, control, wiring
-from chrono_beat_django.jobs import plan_anew
+from chrono_beat_django.edits import plan_anew
 from chrono_beat_django.models import Execution, Job, PendingVoid, Tenant
 from chrono_beat_django.store import definitions as store
 from chrono_beat_django.tenant_limits import create, lane_of, remove, tell_limits, update

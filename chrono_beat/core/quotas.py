@@ -43,11 +43,15 @@ class Bucket:
         tokens = min(most, self.tokens + since_us * max(self.rate, 0.0) / SECOND_US)
         return replace(self, tokens=tokens, counted_us=self.counted_us + since_us)
 
-    def take(self, now_us: int) -> Bucket | None:
-        """Return the bucket with one token less; None where there is none."""
+    def take(self, now_us: int, count: int = 1) -> Bucket | None:
+        """Return the bucket with *count* tokens less; None where it has not so many."""
         filled = self.at(now_us)
         left = filled.tokens or 0.0
-        return replace(filled, tokens=left - 1) if left >= 1 else None
+        return replace(filled, tokens=left - count) if left >= count else None
+
+    def whole(self, now_us: int) -> int:
+        """Return how many tokens can be taken at once."""
+        return int(self.at(now_us).tokens or 0.0)
 
     def wait_seconds(self, now_us: int) -> float | None:
         """Return the seconds until there is a token; None where none comes back."""

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from django.db import IntegrityError, OperationalError, connections, router, transaction
+from django.db import DataError, IntegrityError, OperationalError, connections, router, transaction
 
 from chrono_beat.core import callback, ids, lifecycle
 from chrono_beat.core.definition import JobDefinition
-from chrono_beat.core.errors import Conflict, InvalidInput, NotFound, Problem
+from chrono_beat.core.errors import ChronoError, Conflict, InvalidInput, NotFound, Problem
 from chrono_beat.core.retry import Retry
 from chrono_beat_django.models import Execution, Job, JobEvent, Tenant
 from chrono_beat_django.store import layout
@@ -59,6 +59,10 @@ RETRY_COLUMNS = {
     "max_attempts": "max_attempts", "base": "retry_base_seconds", "factor": "retry_factor",
     "maximum": "retry_maximum_seconds", "jitter": "retry_jitter",
 }
+
+PLANNED = ("version", "plan_version", "next_run_at", "anchor_at", "paused_at", "finished_at", "replan", "quarantined_reason",
+           "updated_at")
+"""Columns of a job that an edit may change beside those of its definition."""
 
 
 def definition_of(job: Job) -> JobDefinition:
@@ -112,10 +116,19 @@ def lock_tenant(slug: str) -> Tenant:
     Raises:
         UnknownTenant: there is none.
     """
-    tenant = Tenant.objects.using(alias()).select_for_update().filter(slug=slug).first()
+    tenant = lock_tenants([slug]).get(slug)
     if tenant is None:
         raise UnknownTenant(slug)
     return tenant
+
+
+def lock_tenants(slugs: Iterable[str]) -> dict[str, Tenant]:
+    """Return those of the tenants that exist, by slug, locked one after another in that order."""
+    wanted = sorted(set(slugs))
+    if not wanted:
+        return {}
+    rows = Tenant.objects.using(alias()).select_for_update().filter(slug__in=wanted).order_by("slug")
+    return {tenant.slug: tenant for tenant in rows}
 
 
 def lock_job(job_id: uuid.UUID | str) -> Job:
@@ -124,21 +137,59 @@ def lock_job(job_id: uuid.UUID | str) -> Job:
     Raises:
         NotFound: there is none.
     """
-    job = Job.objects.using(alias()).select_for_update().filter(id=job_id).first()
+    job = lock_jobs([job_id]).get(str(job_id))
     if job is None:
         raise NotFound(f"there is no job {job_id}")
     return job
 
 
-def insert(job: Job) -> None:
-    """Write a new job in its partition.
+def lock_jobs(job_ids: Sequence[uuid.UUID | str]) -> dict[str, Job]:
+    """Return those of the jobs that exist, by id, as they are now, locked one after another in that order."""
+    rows = Job.objects.using(alias()).select_for_update().filter(id__in=job_ids).order_by("id")
+    return {str(job.id): job for job in rows}
 
-    Raises:
-        Conflict: the tenant has an unfinished job of that name.
+
+def names_taken(wanted: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return which of some (tenant, name) unfinished jobs have."""
+    rows = Job.objects.using(alias()).unfinished().filter(
+        tenant__in={tenant for tenant, _ in wanted}, name__in={name for _, name in wanted})
+    return set(rows.values_list("tenant", "name")) & set(wanted)
+
+
+def name_is_taken(tenant: str, name: str) -> Conflict:
+    """Return what is told to whoever wants a name that an unfinished job has."""
+    return Conflict(f'tenant {tenant} has a job named "{name}" already; choose another name', "name")
+
+
+def insert_all(jobs: Sequence[Job]) -> list[ChronoError | None]:
+    """Write new jobs in their partitions, in as few statements as there can be.
+
+    Where the database refuses that, each is written by itself, so that one takes no other with it.
+
+    Returns:
+        For each why it was not written, None where it was: Conflict if the tenant has an unfinished job of that name.
     """
     partitions, _ = layout.read(alias())
-    job.partition = ids.partition_of(job.tenant, str(job.id), partitions)
-    _saved(job, force_insert=True)
+    for job in jobs:
+        job.partition = ids.partition_of(job.tenant, str(job.id), partitions)
+    if len(jobs) > 1:
+        try:
+            with transaction.atomic(using=alias()):
+                Job.objects.using(alias()).bulk_create(jobs)
+            return [None] * len(jobs)
+        except (IntegrityError, DataError):
+            pass
+    return [_refused(job) for job in jobs]
+
+
+def _refused(job: Job) -> ChronoError | None:
+    try:
+        _saved(job, force_insert=True)
+    except Conflict as conflict:
+        return conflict
+    except (IntegrityError, DataError) as error:
+        return InvalidInput(Problem("job", f"the database refuses it: {' '.join(str(error).split())}", "refused"))
+    return None
 
 
 def save(job: Job) -> None:
@@ -149,6 +200,25 @@ def save(job: Job) -> None:
     """
     job.version += 1
     _saved(job, force_update=True)
+
+
+def save_all(jobs: Sequence[Job], columns: Collection[str], now_us: int) -> None:
+    """Write *columns*, and what a plan consists of, of edited jobs under their next versions.
+
+    Raises:
+        Conflict: the database refuses one of them, and so has written none.
+    """
+    if len(jobs) == 1:
+        save(jobs[0])
+        return
+    for job in jobs:
+        job.version += 1
+        job.updated_at = ids.from_us(now_us)
+    try:
+        with transaction.atomic(using=alias()):
+            Job.objects.using(alias()).bulk_update(jobs, sorted({*columns, *PLANNED}))
+    except (IntegrityError, DataError) as error:
+        raise Conflict("one of the jobs is refused by the database") from error
 
 
 def reopen(job: Job) -> None:
@@ -165,7 +235,7 @@ def _saved(job: Job, **how: bool) -> None:
         others = Job.objects.using(alias()).unfinished().of(job.tenant).filter(name=job.name).exclude(id=job.id)
         if not others.exists():
             raise
-        raise Conflict(f'tenant {job.tenant} has a job named "{job.name}" already; choose another name', "name") from error
+        raise name_is_taken(job.tenant, job.name) from error
 
 
 def running(job: Job) -> Execution | None:
@@ -232,7 +302,17 @@ def check_token(token: object) -> None:
 
 def write_event(job: Job, action: str, actor: str | None, at_us: int, detail: Mapping[str, Any]) -> None:
     """Write into the audit who did what."""
-    JobEvent.objects.using(alias()).create(
+    write_events([event(job, action, actor, at_us, detail)])
+
+
+def write_events(events: Sequence[JobEvent]) -> None:
+    """Write lines into the audit."""
+    JobEvent.objects.using(alias()).bulk_create(events)
+
+
+def event(job: Job, action: str, actor: str | None, at_us: int, detail: Mapping[str, Any]) -> JobEvent:
+    """Return a line of the audit that is not written yet: who did what to a job, which has the version that came of it."""
+    return JobEvent(
         at=ids.from_us(at_us), job_id=job.id, tenant=job.tenant, job_name=job.name, version=job.version, action=action,
         actor=(actor or "")[:255], detail=json.dumps(_shortened(detail), ensure_ascii=False) if detail else "",
     )
