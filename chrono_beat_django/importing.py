@@ -6,20 +6,19 @@ scheduler's entries are disabled when one moves, and a repeated import must not 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
-
-from django.db import transaction
+from typing import Any, NamedTuple, TypeVar
 
 from chrono_beat.core import definition as definitions
 from chrono_beat.core import imports
 from chrono_beat.core.definition import JobDefinition
 from chrono_beat.core.errors import ChronoError, InvalidInput, Problem
 from chrono_beat.core.imports import Entry
-from chrono_beat_django import import_tables, jobs, wiring
+from chrono_beat_django import batches, import_tables, wiring
 from chrono_beat_django.models import Job, Tenant
 from chrono_beat_django.store import definitions as store
+from chrono_beat_django.store import quotas
 
 __all__ = ["PRUNES", "TAKEN", "Line", "bring_in", "import_tables", "imports"]
 
@@ -28,6 +27,8 @@ _SCHEDULE = ("schedule_kind", "expression", "timezone", "start", "end")
 TAKEN = (*_SCHEDULE, "name", "task", "anchor", "args", "kwargs", "headers", "pool", "priority", "soft_limit",
           "max_duration", "expires_after", "note")
 """What a repeated import brings along; all else is the operator's."""
+
+Item = TypeVar("Item")
 
 
 class Line(NamedTuple):
@@ -81,22 +82,36 @@ def bring_in(
         raise store.UnknownTenant(min(missing))
     given = [(found, by_task.get(found.definition.task, tenant) if found.definition else None) for found in entries]
     owners = {found.origin: owner for found, owner in given}
-    stored = Job.objects.using(store.alias()).unfinished().filter(source="import", origin__startswith=prefix)
-    before = list(stored.filter(tenant__in=chosen).order_by("tenant", "name"))
+    jobs = _Jobs(prefix, chosen)
+    before = [job for job in jobs.newest.values() if job.finished_at is None]
     gone = [job for job in before if owners.get(job.origin, "") not in (None, job.tenant)]
     if prune is not None and not prune_all:
         _check_prune(gone, before, len(owners))
     lines = []
-    for found, owner in given:
-        where = owner or tenant
-        lines.append(_one(imports.for_tenant(found, where, pools or {}, paused, concurrency, shadow), where, dry_run, actor))
-        progress(lines[-1])
-    for job in gone:
-        lines.append(_removed(job, owners.get(job.origin), prune, dry_run, actor))
-        progress(lines[-1])
+    for batch in _batches(given):
+        where = [owner or tenant for _, owner in batch]
+        wanted = [imports.for_tenant(found, slug, pools or {}, paused, concurrency, shadow)
+                  for (found, _), slug in zip(batch, where, strict=True)]
+        steps = [_step(found, slug, jobs) for found, slug in zip(wanted, where, strict=True)]
+        lines += _told([step.line for step in (steps if dry_run else _carried_out(steps, actor))], progress)
+    for pruned in _batches(sorted(gone, key=lambda job: (job.tenant, job.name))):
+        refused = {} if dry_run else _prune(pruned, prune, actor)
+        lines += _told([_removed(job, owners.get(job.origin), prune, refused.get(job)) for job in pruned], progress)
     # Tenants that this import does not name may be another project's: what is there is told, and left alone.
-    others = stored.filter(origin__in=owners, paused=False).exclude(tenant__in=chosen)
-    return lines + [_removed(job, owners[job.origin], None, True, actor) for job in others if owners[job.origin]]
+    others = Job.objects.using(store.alias()).unfinished().filter(
+        source="import", origin__startswith=prefix, origin__in=owners, paused=False).exclude(tenant__in=chosen)
+    return lines + [_removed(job, owners[job.origin], None) for job in others if owners[job.origin]]
+
+
+def _batches(found: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(found), batches.BATCH):
+        yield found[start:start + batches.BATCH]
+
+
+def _told(lines: list[Line], progress: Callable[[Line], None]) -> list[Line]:
+    for line in lines:
+        progress(line)
+    return lines
 
 
 def _check_prune(gone: list[Job], before: list[Job], entries: int) -> None:
@@ -111,66 +126,150 @@ def _check_prune(gone: list[Job], before: list[Job], entries: int) -> None:
             "if that is right, add --prune-all"))
 
 
-def _one(found: Entry, tenant: str, dry_run: bool, actor: str | None) -> Line:
+class _Jobs:
+    """What there is when an import begins, kept in step with what it decides: so a dry run says what applying it will do.
+
+    Args:
+        prefix: how the origins begin.
+        tenants: slugs of the tenants that get jobs.
+
+    Attributes:
+        newest: the last job of each (tenant, origin), also if it is over.
+        now_us: when it began.
+    """
+
+    def __init__(self, prefix: str, tenants: Collection[str]) -> None:
+        rows = Job.objects.using(store.alias()).filter(tenant__in=tenants, source="import", origin__startswith=prefix)
+        self.newest = {(job.tenant, job.origin): job for job in rows.order_by("id")}
+        self.now_us = wiring.now_us()
+        self._tenants = Tenant.objects.using(store.alias()).in_bulk(tenants)
+        self._room = {slug: tenant.max_jobs - quotas.unfinished(slug) for slug, tenant in self._tenants.items()}
+        self._names: dict[str, set[str]] = {}
+
+    def name(self, tenant: str, name: str, before: str | None = None) -> bool:
+        """Give a name of a tenant away, in place of the one that a job had before; False where another job has it."""
+        if tenant not in self._names:
+            rows = Job.objects.using(store.alias()).unfinished().of(tenant)
+            self._names[tenant] = set(rows.values_list("name", flat=True))
+        taken = self._names[tenant]
+        if name != before and name in taken:
+            return False
+        taken.discard(before or "")
+        taken.add(name)
+        return True
+
+    def add(self, tenant: str) -> None:
+        """Count one more job of a tenant.
+
+        Raises:
+            QuotaExceeded: it has as many as it may have.
+        """
+        if self._room[tenant] <= 0:
+            raise quotas.full(self._tenants[tenant])
+        self._room[tenant] -= 1
+
+
+class _Step(NamedTuple):
+    """What is to become of an entry.
+
+    Args:
+        line: what is said of it.
+        create: the definition of a new job.
+        change: what changes in the job that there is.
+    """
+
+    line: Line
+    create: JobDefinition | None = None
+    change: batches.Wanted | None = None
+
+
+def _step(found: Entry, tenant: str, jobs: _Jobs) -> _Step:
     where = f"{tenant}/{found.name}"
     if found.definition is None:
-        return Line("refused", where, found.origin, messages=(found.problem,))
+        return _Step(Line("refused", where, found.origin, messages=(found.problem,)))
     wanted = found.definition
     expression = " ".join(json.loads(wanted.expression)) if wanted.schedule_kind == "celery" else wanted.expression
-    schedule = f"{wanted.schedule_kind} {expression} {wanted.timezone}"
+    line = Line("unchanged", where, found.origin, f"{wanted.schedule_kind} {expression} {wanted.timezone}", found.warnings)
     try:
-        action = _bring(found, wanted, tenant, dry_run, actor)
-    except InvalidInput as error:
-        return Line("refused", where, found.origin, schedule, tuple(f"{p.field}: {p.message}" for p in error.problems))
+        return _decided(line, found, wanted, tenant, jobs)
     except ChronoError as error:
-        return Line("refused", where, found.origin, schedule, (str(error),))
-    return Line(action, where, found.origin, schedule, (imports.IS_OVER,) if action == "over" else found.warnings)
+        return _Step(_refused(line, error))
 
 
-def _bring(found: Entry, definition: JobDefinition, tenant: str, dry_run: bool, actor: str | None) -> str:
+def _refused(line: Line, error: ChronoError) -> Line:
+    told = [f"{p.field}: {p.message}" for p in error.problems] if isinstance(error, InvalidInput) else [str(error)]
+    return line._replace(action="refused", messages=tuple(told))
+
+
+def _decided(line: Line, found: Entry, definition: JobDefinition, tenant: str, jobs: _Jobs) -> _Step:
     if len(found.origin) > Job._meta.get_field("origin").max_length:
         raise ChronoError("the name is too long to be found again: 200 characters at most; shorten it there")
-    before = Job.objects.using(store.alias()).filter(tenant=tenant, source="import", origin=found.origin)
-    job = before.order_by("-id").first()
+    job = jobs.newest.get((tenant, found.origin))
     if job is not None and job.finished_at is not None and found.once:
         if found.chosen or job.expression == definition.expression:
-            return "unchanged"                              # it has run: what runs once is not planned again
-    if job is None or job.finished_at is not None:
-        if found.over:
-            return "over"
-        wanted = definitions.validate(definition, now_us=wiring.now_us(), config=wiring.config())
-        if Job.objects.using(store.alias()).unfinished().of(tenant).filter(name=wanted.name).exists():
-            raise ChronoError(f'{tenant} has a job "{wanted.name}" that does not come from here; rename one of them')
-        if not dry_run:
-            with transaction.atomic(using=store.alias()):
-                made = jobs.create_from(wanted, source="import", actor=actor)
-                Job.objects.using(store.alias()).filter(id=made.id).update(origin=found.origin)
-        return "create"
+            return _Step(line)                              # it has run: what runs once is not planned again
+    if job is not None and job.finished_at is None:
+        return _update(line, found, definition, job, jobs)
+    if found.over:
+        return _Step(line._replace(action="over", messages=(imports.IS_OVER,)))
+    wanted = definitions.validate(definition, now_us=jobs.now_us, config=wiring.config())
+    if not jobs.name(tenant, wanted.name):
+        raise ChronoError(f'{tenant} has a job "{wanted.name}" that does not come from here; rename one of them')
+    jobs.add(tenant)
+    return _Step(line._replace(action="create"), create=wanted)
+
+
+def _update(line: Line, found: Entry, definition: JobDefinition, job: Job, jobs: _Jobs) -> _Step:
     stored = store.definition_of(job)
     kept = {field: getattr(stored, field) for field in definitions.FIELDS if field not in TAKEN}
     kept |= {"note": definition.note or stored.note, "written_as": definition.written_as}
     if found.chosen:
         kept |= {field: getattr(stored, field) for field in _SCHEDULE}
-    wanted = definitions.validate(
-        replace(definition, **kept), now_us=wiring.now_us(), config=wiring.config(), planned=True)
+    wanted = definitions.validate(replace(definition, **kept), now_us=jobs.now_us, config=wiring.config(), planned=True)
     if replace(wanted, anchor=stored.anchor) == stored:     # the last run there moves on while both are in use
-        return "unchanged"
+        return _Step(line)
+    if not jobs.name(job.tenant, wanted.name, before=job.name):
+        raise store.name_is_taken(job.tenant, wanted.name)
     fields = {name: getattr(wanted, name) for name in TAKEN}
     if wanted.target_kind == "shadow":
         fields["queue"] = wanted.queue                      # the pool of its later life
     if all(getattr(wanted, field) == getattr(stored, field) for field in _SCHEDULE):
         del fields["anchor"]
-    if not dry_run:
-        jobs.change(job, "import", actor, fields)
-    return "update"
+    return _Step(line._replace(action="update"), change=batches.Wanted(job, fields))
 
 
-def _removed(job: Job, owner: str | None, prune: str | None, dry_run: bool, actor: str | None) -> Line:
+def _carried_out(steps: Sequence[_Step], actor: str | None) -> Sequence[_Step]:
+    """Write what is decided: changes first, since they may let go of names; returns the steps with what was refused."""
+    changes = [(number, step.change) for number, step in enumerate(steps) if step.change is not None]
+    creates = [(number, step.create) for number, step in enumerate(steps) if step.create is not None]
+    outcomes: list[tuple[int, Any]] = []
+    if changes:
+        changed = batches.change_each([change for _, change in changes], "import", actor)
+        outcomes += zip((number for number, _ in changes), changed, strict=True)
+    if creates:
+        made = batches.create_paced([wanted for _, wanted in creates], source="import", actor=actor,
+                                    origins=[steps[number].line.origin for number, _ in creates])
+        outcomes += zip((number for number, _ in creates), made, strict=True)
+    done = list(steps)
+    for number, outcome in outcomes:
+        if isinstance(outcome, ChronoError):
+            done[number] = _Step(_refused(steps[number].line, outcome))
+    return done
+
+
+def _prune(gone: Sequence[Job], prune: str | None, actor: str | None) -> dict[Job, ChronoError]:
+    """Pause or delete jobs; returns why not, of those where that is refused."""
+    if prune == "delete":
+        batches.delete_each(gone, actor)
+    if prune != "pause":
+        return {}
+    changed = batches.change_each([batches.Wanted(job, {"paused": True}) for job in gone], "pause", actor)
+    return {job: outcome for job, outcome in zip(gone, changed, strict=True) if isinstance(outcome, ChronoError)}
+
+
+def _removed(job: Job, owner: str | None, prune: str | None, refused: ChronoError | None = None) -> Line:
     message = f"is {owner}'s by now, and still {'paused' if job.paused else 'active'} here" if owner else "is gone there"
     if prune is None:
         message += "; --prune pause or --prune delete acts on it where this import names its tenant"
-    if not dry_run and prune == "pause":
-        jobs.pause(job, actor=actor)
-    elif not dry_run and prune == "delete":
-        jobs.delete(job, actor=actor)
-    return Line(prune or ("elsewhere" if owner else "removed"), str(job), job.origin, messages=(message,))
+    line = Line(prune or ("elsewhere" if owner else "removed"), str(job), job.origin, messages=(message,))
+    return line if refused is None else _refused(line, refused)
