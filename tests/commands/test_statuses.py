@@ -112,6 +112,10 @@ def test_what_a_deleted_tenant_left_is_listed(run):
     run("jobs", "list", "--tenant", "gone", status=3)
 
 
+def test_bytes_that_are_no_text_are_said_to_be_so(run):
+    assert run("jobs", "show", "\udcff", status=2) == "Error: name: is no UTF-8 text\n"
+
+
 class Terminal(io.StringIO):
     """Standard output where it is a terminal."""
 

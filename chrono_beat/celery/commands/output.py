@@ -129,9 +129,9 @@ def command(function: F) -> F:
 def _refuse_unstorable(given: Mapping[str, Any]) -> None:
     """Refuse what no database keeps: bytes that are no UTF-8 come as halves of surrogate pairs."""
     problems = [
-        Problem(name, wrong) for name, value in given.items()
+        Problem(name, "is no UTF-8 text") for name, value in given.items()
         for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)
-        if (wrong := unstorable(text))]
+        if unstorable(text)]
     if problems:
         raise InvalidInput(*problems)
 
