@@ -79,6 +79,8 @@ def create(
 def rotate(prefix: str, *, overlap: float | timedelta = DEFAULT_OVERLAP_SECONDS, actor: str | None = None) -> NewKey:
     """Make another key with the same rights; the old one goes on being valid for a while.
 
+    Where the old one expires, so does the new one, after as long as lay between the old one's creation and its end.
+
     Args:
         prefix: of the old key.
         overlap: seconds for which the old one is valid beside the new one.
@@ -95,7 +97,8 @@ def rotate(prefix: str, *, overlap: float | timedelta = DEFAULT_OVERLAP_SECONDS,
         old, now = _locked(prefix), ids.from_us(wiring.now_us())
         if not _valid(old, now):
             raise Conflict(f"key {prefix} is no longer valid; create a new one")
-        made = _made(old.tenant, old.scopes, old.name, None, actor)
+        ends = None if old.expires_at is None else now + (old.expires_at - old.created_at)
+        made = _made(old.tenant, old.scopes, old.name, ends, actor)
         until = now + timedelta(seconds=seconds)
         _rows().filter(id=old.id).update(expires_at=until if old.expires_at is None else min(until, old.expires_at))
     return made
@@ -141,7 +144,7 @@ def _made(tenant: str, scopes: str, name: str, expires: datetime | None, actor: 
     prefix = secrets.token_hex(6)
     secret = f"chrono_{prefix}_{secrets.token_urlsafe(32)}"
     row = _rows().create(tenant=tenant, name=name, prefix=prefix, secret_hash=_hash(secret), scopes=scopes,
-                         created_by=(actor or "")[:255], expires_at=expires)
+                         created_at=ids.from_us(wiring.now_us()), created_by=(actor or "")[:255], expires_at=expires)
     return NewKey(row, secret)
 
 

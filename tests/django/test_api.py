@@ -373,6 +373,17 @@ def test_a_key_is_rotated_with_both_valid_for_a_while_and_revoked_at_once(acme, 
     assert keys.authenticate(new.secret) is None
 
 
+def test_a_key_that_expires_is_followed_by_one_that_lives_as_long(acme, clock):  # noqa: F811
+    made = keys.create("acme", expires_in=600)
+    clock.now += timedelta(seconds=500)
+    new = keys.rotate(made.row.prefix, overlap=60)
+
+    clock.now += timedelta(seconds=599)
+    assert keys.authenticate(new.secret) and not keys.authenticate(made.secret)
+    clock.now += timedelta(seconds=1)
+    assert keys.authenticate(new.secret) is None
+
+
 def test_the_use_of_a_key_is_noted_once_a_minute(acme, django_assert_num_queries):
     secret = keys.create("acme").secret
     keys.authenticate(secret)
