@@ -207,6 +207,10 @@ def from_crontab(text: str, *, source: str, task: str, timezone: str, system: bo
             yield refused(f"crontab:{source}:line {number}", where,
                           f"the line has a zone where its command should be; write CRON_TZ={command} before it")
             continue
+        if not system and command.split()[0] == "root":
+            yield refused(f"crontab:{source}:line {number}", where,
+                          "the line has a user where its command should be; add --system")
+            continue
         digest = hashlib.sha256(command.encode()).hexdigest()[:12]
         seen[digest] = seen.get(digest, 0) + 1
         mark = digest + (f"-{seen[digest]}" if seen[digest] > 1 else "")

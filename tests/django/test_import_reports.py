@@ -272,6 +272,7 @@ def test_lines_of_a_crontab_of_somebodys_own(app, tmp_path):
         "CRON_TZ=Asia/Tokyo", "09 9 * * 1-5 /srv/tokyo",
         "CRON_TZ=Mars/Phobos", "0 9 * * * /srv/mars",
         "CRON_TZ=Europe/London", "60 * * * * /srv/never", "5 5 * * *", "30 8 * * * Europe/London",
+        "17 * * * * root /srv/hourly",
     )))
     stored = "the environment is stored with the job: MAILTO, PATH"
     both, even, mondays = names_of("/srv/both", "/srv/even", "/srv/mondays")
@@ -300,6 +301,7 @@ def test_lines_of_a_crontab_of_somebodys_own(app, tmp_path):
         never: ["refused", "tab line 20: minute: 60 is outside 0-59"],
         "tab line 21": ["refused", "the line has no command after its schedule"],
         "tab line 22": ["refused", "the line has a zone where its command should be; write CRON_TZ=Europe/London before it"],
+        "tab line 23": ["refused", "the line has a user where its command should be; add --system"],
     }
     job = Job.objects.get(name=dated)
     assert json.loads(job.kwargs) == {
