@@ -3,7 +3,9 @@ import json
 
 import pytest
 
+from chrono_beat_django import wiring
 from chrono_beat_django.models import AlertMute, ApiKey, Job, Tenant
+from tests.commands.test_commands import AwayQueue
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
 
@@ -28,6 +30,16 @@ def test_a_tenant_lives_from_create_to_delete(run):
     assert not Tenant.objects.filter(slug="acme").exists()
 
 
+def test_a_tenant_that_stays_for_want_of_redis_is_not_called_deleted(run):
+    run("tenants", "create", "acme")
+    run("tenants", "pause", "acme")
+    with wiring.override(queue=AwayQueue()):
+        said = run("tenants", "delete", "acme", "--yes", status=1)
+
+    assert "acme has no jobs any more, but stays, paused" in said and "deleted acme" not in said
+    assert Tenant.objects.get(slug="acme").paused
+
+
 def test_programs_are_told_of_every_change(run, nightly):
     trigger = json.loads(run("jobs", "trigger", "nightly", "--json"))
     for line, told in (
@@ -36,7 +48,7 @@ def test_programs_are_told_of_every_change(run, nightly):
         ("tenants pause acme", {"slug": "acme", "still_running": []}),
         ("tenants resume acme", {"slug": "acme"}),
         ("tenants move acme chrono.big", {"slug": "acme", "pool": "chrono.big", "still_running": []}),
-        ("tenants delete acme --yes", {"slug": "acme", "still_running": []}),
+        ("tenants delete acme --yes", {"slug": "acme", "deleted": True, "still_running": []}),
         ("alerts mute --kind missed", {"kind": "missed"}),
         ("alerts unmute MUTE", {}),
         ("keys create default", {"tenant": "default", "scopes": "read"}),

@@ -145,4 +145,7 @@ def delete(context: click.Context, slug: str, yes: bool, machine: bool) -> None:
     """Delete a tenant with all its jobs; history stays. Asks first, unless --yes."""
     if not yes:
         click.confirm(f"Delete the tenant {slug} with all its jobs?", abort=True, err=True)
-    answer(machine, f"deleted {slug}; its history stays", facade(context).delete(slug, actor=ACTOR), slug=slug)
+    running = facade(context).delete(slug, actor=ACTOR)
+    stays = facade(context).every().filter(slug=slug).exists()
+    done = f"{slug} has no jobs any more, but stays, paused" if stays else f"deleted {slug}; its history stays"
+    answer(machine, done, running, slug=slug, deleted=not stays)
