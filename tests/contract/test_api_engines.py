@@ -3,12 +3,12 @@ import json
 import threading
 
 import pytest
-from django.db import connections
 from django.test import Client
 
 from chrono_beat.core.config import Config
 from chrono_beat_django import keys, wiring
 from chrono_beat_django.models import ApiKey, Job, StoredAnswer
+from tests.crowd import at_once
 from tests.django.fakes import RecordingQueue
 
 JOBS = "/chrono/api/v1/jobs"
@@ -39,30 +39,17 @@ def secret(request, settings):
         yield keys.create("default", keys.SCOPES).secret
 
 
-def at_once(secret, bodies, method="POST", path=JOBS, **headers):
-    """Send a request for each body from a thread of its own; returns the answers in the order of the bodies."""
-    start, answers = threading.Barrier(len(bodies)), [None] * len(bodies)
-
-    def send(number):
-        try:
-            start.wait()
-            answers[number] = Client().generic(method, path, json.dumps(bodies[number]), content_type="application/json",
-                                               headers={"Authorization": f"Bearer {secret}", **headers})
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=send, args=(number,)) for number in range(len(bodies))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
+def sent_at_once(secret, bodies, method="POST", path=JOBS, **headers):
+    """Send a request for each body, all at the same time; returns the answers in the order of the bodies."""
+    return at_once(len(bodies), lambda number: Client().generic(
+        method, path, json.dumps(bodies[number]), content_type="application/json",
+        headers={"Authorization": f"Bearer {secret}", **headers}))
 
 
 def test_identical_posts_at_the_same_time_are_one_job_and_one_answer(secret):
     """Each waits for the first one at the key."""
     for number in range(5):
-        answers = at_once(secret, [{**REPORT, "name": f"report {number}"}] * CALLERS, **{"Idempotency-Key": f"k{number}"})
+        answers = sent_at_once(secret, [{**REPORT, "name": f"report {number}"}] * CALLERS, **{"Idempotency-Key": f"k{number}"})
 
         assert {answer.status_code for answer in answers} == {201}, [answer.content for answer in answers]
         assert len({(answer.content, answer["ETag"]) for answer in answers}) == 1
@@ -71,7 +58,7 @@ def test_identical_posts_at_the_same_time_are_one_job_and_one_answer(secret):
 
 
 def test_different_posts_with_one_key_at_the_same_time_are_one_job_and_refusals(secret):
-    answers = at_once(secret, [{**REPORT, "name": f"report {n}"} for n in range(CALLERS)], **{"Idempotency-Key": "k"})
+    answers = sent_at_once(secret, [{**REPORT, "name": f"report {n}"} for n in range(CALLERS)], **{"Idempotency-Key": "k"})
 
     assert sorted(answer.status_code for answer in answers) == [201, 422, 422, 422]
     assert Job.objects.count() == 1
@@ -91,7 +78,7 @@ def test_one_that_fails_lets_the_next_one_with_its_key_try(secret, monkeypatch):
 
     monkeypatch.setattr(jobs.jobs, "create", dies_once)
     monkeypatch.setattr(Client, "store_exc_info", lambda *_, **__: None)
-    answers = at_once(secret, [REPORT] * CALLERS, **{"Idempotency-Key": "k"})
+    answers = sent_at_once(secret, [REPORT] * CALLERS, **{"Idempotency-Key": "k"})
 
     assert sorted(answer.status_code for answer in answers) == [201, 201, 201, 500]
     assert Job.objects.count() == 1
@@ -100,9 +87,9 @@ def test_one_that_fails_lets_the_next_one_with_its_key_try(secret, monkeypatch):
 @pytest.mark.parametrize(("method", "others"), [("PATCH", 412), ("DELETE", 404)])
 def test_of_changes_to_the_version_that_all_have_seen_one_is_made(secret, method, others):
     for number in range(3):
-        [made] = at_once(secret, [{**REPORT, "name": f"report {number}"}])
-        answers = at_once(secret, [{"note": str(n)} for n in range(CALLERS)], method, f"{JOBS}/{made.json()['id']}",
-                          **{"If-Match": made["ETag"]})
+        [made] = sent_at_once(secret, [{**REPORT, "name": f"report {number}"}])
+        answers = sent_at_once(secret, [{"note": str(n)} for n in range(CALLERS)], method, f"{JOBS}/{made.json()['id']}",
+                               **{"If-Match": made["ETag"]})
 
         first, *rest = sorted(answer.status_code for answer in answers)
         assert first in (200, 202) and rest == [others] * (CALLERS - 1)     # 202: nothing here tells which voids are in

@@ -1,10 +1,9 @@
 """Jobs that are created and changed together keep what each has alone, at the cost of a few statements."""
 import inspect
-import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connection, connections
+from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from chrono_beat.core import imports
@@ -13,6 +12,7 @@ from chrono_beat_django import batches, jobs
 from chrono_beat_django.importing import bring_in
 from chrono_beat_django.models import Job, JobEvent, Tenant
 from chrono_beat_django.store import definitions as store
+from tests.crowd import at_once
 from tests.django.test_jobs import clock, composition, create, queue  # noqa: F401
 from tests.django.test_quotas import limit
 
@@ -208,19 +208,10 @@ def test_more_than_may_be_created_together_are_refused_before_anything_is_read(m
 
 def test_batches_at_the_same_time_get_never_one_too_many():
     limit(max_jobs=10)
-    start, made = threading.Barrier(4), []
 
     def work(number):
-        start.wait()
         wanted = [jobs._defined(given) for given in named(*(f"{number}-{n}" for n in range(4)))]
         outcomes = batches.create_each(wanted, source="api", actor=None)
-        made.append(sum(isinstance(outcome, Job) for outcome in outcomes))
-        connections.close_all()
+        return sum(isinstance(outcome, Job) for outcome in outcomes)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert (Job.objects.count(), sorted(made)) == (10, [0, 2, 4, 4])
+    assert (sorted(at_once(4, work)), Job.objects.count()) == ([0, 2, 4, 4], 10)

@@ -1,15 +1,15 @@
 """What a tenant may have and create, under concurrency, in every way in."""
-import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connections, transaction
+from django.db import transaction
 
 from chrono_beat.core.errors import Conflict, InvalidInput, QuotaExceeded
 from chrono_beat_django import jobs, tenants
 from chrono_beat_django.models import Job, Tenant
 from chrono_beat_django.store import quotas
 from chrono_beat_django.store.definitions import UnknownTenant
+from tests.crowd import at_once
 from tests.django.test_jobs import NOON, clock, composition, create, create_at, queue  # noqa: F401
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -103,24 +103,17 @@ def test_a_job_that_is_over_is_not_run_again_beyond_the_limit(clock):  # noqa: F
 @pytest.mark.parametrize("limits", [{"max_jobs": 5}, {"create_rate": 0.001, "create_burst": 5}])
 def test_callers_at_the_same_time_get_never_one_too_many(limits):
     limit(**limits)
-    start, refused = threading.Barrier(4), []
 
     def work(number):
-        start.wait()
+        refused = 0
         for n in range(3):
             try:
                 create(name=f"{number}-{n}")
             except QuotaExceeded:
-                refused.append(1)
-        connections.close_all()
+                refused += 1
+        return refused
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert (Job.objects.count(), len(refused)) == (5, 7)
+    assert (sum(at_once(4, work)), Job.objects.count()) == (7, 5)
 
 
 @pytest.mark.parametrize("given", [{"args": ["x" * 262_145]}, {"kwargs": {"x": "y" * 262_145}}, {"headers": {"x": "y" * 8_193}}])

@@ -2,12 +2,10 @@
 import os
 import subprocess
 import sys
-import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from celery import Celery
-from django.db import connections
 
 from chrono_beat import Retry, every, scheduled
 from chrono_beat.celery import decorators
@@ -18,6 +16,7 @@ from chrono_beat.core.schedule import Interval
 from chrono_beat_django import jobs, wiring
 from chrono_beat_django.models import Job, JobEvent, Tenant
 from chrono_beat_django.sync import REMOVED_NOTE, sync
+from tests.crowd import at_once
 from tests.django.fakes import RecordingQueue
 
 NOON = datetime(2026, 1, 7, 12, tzinfo=UTC)
@@ -189,32 +188,11 @@ def test_warnings_are_told():
     assert warning.startswith("default/report: retry: ")
 
 
-def at_once(work):
-    """Run *work* in as many threads as there are processes of a deploy; returns what each returned or raised."""
-    barrier, found = threading.Barrier(PROCESSES), []
-
-    def one():
-        barrier.wait()
-        try:
-            found.append(work())
-        except Exception as error:
-            found.append(error)
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=one) for _ in range(PROCESSES)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
-
-
 def test_eight_at_once_create_and_update_once():
     app = code(REPORT, CLEAN)
-    created = at_once(lambda: sync(app))
+    created = at_once(PROCESSES, lambda _: sync(app))
     app = code(("report", "0 10 * * *"))
-    updated = at_once(lambda: sync(app))
+    updated = at_once(PROCESSES, lambda _: sync(app))
 
     assert [error for error in created + updated if isinstance(error, Exception)] == []
     assert sorted(name for report in created for name in report.created) == ["default/clean", "default/report"]
