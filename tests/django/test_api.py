@@ -438,6 +438,7 @@ def test_whatever_the_schema_allows_or_not_is_never_an_error_of_the_server(acme,
             tried[case.operation.label] += 1
             if tried[case.operation.label] % 2:                     # else an id that nothing has
                 case.path_parameters.update((name, there[name]) for name in case.path_parameters)
+            case.headers.pop("Host", None)                          # Django refuses a strange one before any route sees it
             answer = case.call(base_url="http://testserver", app=app, headers={"Authorization": f"Bearer {acme.secret}"})
             case.validate_response(answer, checks=judged)
 
