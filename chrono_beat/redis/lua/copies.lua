@@ -40,6 +40,15 @@ local function load(id)
   return x or nil
 end
 
+-- Read the records of executions in one command, for load.
+local function fetch_all_of(ids)
+  local keys = {}
+  for i, id in ipairs(ids) do
+    keys[i] = X .. id
+  end
+  fetch(keys)
+end
+
 local function save(id, x)
   records[id] = x
   put(X .. id, cmsgpack.pack(x))

@@ -45,11 +45,8 @@ local function promote_due(limit)
   if not meta[6] or tonumber(meta[6]) > now then
     return
   end
-  local keys, ids = {}, redis.call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, limit)
-  for i, id in ipairs(ids) do
-    keys[i] = X .. id
-  end
-  fetch(keys)
+  local ids = redis.call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, limit)
+  fetch_all_of(ids)
   for _, id in ipairs(ids) do
     local x = load(id)
     if x and x.state == 'd' then

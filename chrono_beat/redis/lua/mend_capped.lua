@@ -13,12 +13,9 @@ end
 -- A slot without a running record is free once nobody can hold its lease: a worker has it for so long, whatever was
 -- deleted.
 local function free_slots(tenant)
-  local run, keys = base .. 'run:' .. tenant, {}
+  local run = base .. 'run:' .. tenant
   local ids = redis.call('SRANDMEMBER', run, most_slots)
-  for i, id in ipairs(ids) do
-    keys[i] = X .. id
-  end
-  fetch(keys)
+  fetch_all_of(ids)
   for _, id in ipairs(ids) do
     local x = load(id)
     if not x or x.state ~= 'r' then
